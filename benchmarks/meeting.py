@@ -15,7 +15,7 @@ import torch.testing._internal.distributed.fake_pg  # which torch knows only the
 from torch._C._distributed_c10d import HashStore, Store
 
 from relaxcomm.network import TorchTransport
-from relaxcomm.network.meeting_place import MeetingPlace
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.status import Status
 from relaxcomm.network.transport import Membership
 
@@ -88,9 +88,11 @@ def measure(size: int) -> dict[str, float]:
     together = threading.Barrier(size)
 
     def one(rank: int) -> tuple[int, int]:
-        place = MeetingPlace(stores[rank], name, Membership(rank, size), tuple(range(size)), _LIMIT, _LIMIT)
+        rendezvous = Rendezvous(
+            stores[rank], name, Membership(rank, size), tuple(range(size)), _LIMIT, _LIMIT
+        )
         transport = TorchTransport(
-            place, device=torch.device("cpu"), backend="gloo", timeout_seconds=60.0, debug=False
+            rendezvous, device=torch.device("cpu"), backend="gloo", timeout_seconds=60.0, debug=False
         )
         met = stores[rank].asked, stores[rank].moved_bytes
         transport._waiting.peers.announce(_MINE)
@@ -117,9 +119,9 @@ def measure(size: int) -> dict[str, float]:
 
 
 def _name(size: int) -> str:
-    """What the meeting place of so many ranks is called."""
+    """What the rendezvous of so many ranks is called."""
     dist.init_process_group("fake", store=HashStore(), rank=0, world_size=size)
     try:
-        return MeetingPlace.of(None, 60.0).name
+        return Rendezvous.of(None, 60.0).name
     finally:
         dist.destroy_process_group()

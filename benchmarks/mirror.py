@@ -23,7 +23,7 @@ from relaxcomm.network.operations import (
     Received,
 )
 from relaxcomm.network.traffic import traffic
-from relaxcomm.network.transport import Membership, Pending, Place, Service
+from relaxcomm.network.transport import Membership, Pending, Service, ServiceKey
 
 
 class _Here(Pending):
@@ -68,7 +68,7 @@ class Mirror(Transport):
     def traffic(self, operation: Operation) -> tuple[int, int]:
         return traffic(operation, self._membership.rank, self._membership.world_size)
 
-    def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
+    def serve(self, key: ServiceKey, service: Service, request: Tensor, reply: Tensor) -> None:
         raise NotImplementedError("others would ask other things than this rank")
 
     def leave(self) -> None:

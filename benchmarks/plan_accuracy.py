@@ -31,7 +31,7 @@ from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.planner.links import OwnLinks
 from relaxcomm.planner.replay import Replay
 from relaxcomm.planner.scenario import Scenario, StepTimes
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 HELD_OUT = 8  # workers
 _EVERY = 6  # of the rows that may be fitted to, for time

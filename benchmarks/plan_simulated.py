@@ -31,7 +31,7 @@ from relaxcomm.network.link import Link, parse_link
 from relaxcomm.planner.links import OwnLinks
 from relaxcomm.planner.replay import Replay
 from relaxcomm.planner.scenario import Scenario, StepTimes
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 from relaxcomm.training.pilot import Pace
 
 LINKS = ("100mbit,1ms", "100mbit,20ms", "10gbit,1ms", "10gbit,20ms")

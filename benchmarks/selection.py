@@ -20,7 +20,7 @@ from report import Report, make_parser
 from relaxcomm.network.transport import Membership
 from relaxcomm.plugin import Bucket, Compressor, Context, Sparse
 from relaxcomm.primitives import dgc, error_feedback, gaussian_k, random_k, top_k
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 DENSITIES = (0.01, 0.001)
 KINDS = (top_k, gaussian_k, dgc, random_k)

@@ -76,11 +76,9 @@ from relaxcomm.tensors.bit_packing import (
     unpack_codes as unpack_codes,
     unpack_places as unpack_places,
 )
-from relaxcomm.tensors.buckets import (
-    Bucket as Bucket,
-    Item as Item,
-)
+from relaxcomm.tensors.buckets import Bucket as Bucket
 from relaxcomm.tensors.differences import Difference as Difference
+from relaxcomm.tensors.items import Item as Item
 from relaxcomm.tensors.layout import (
     Layout as Layout,
     one_tensor as one_tensor,

@@ -11,7 +11,7 @@ from relaxcomm.planner.links import OwnLinks
 from relaxcomm.planner.replay import Replay, shapes_only
 from relaxcomm.planner.scenario import Scenario, StepTimes
 from relaxcomm.system.quantities import data_size
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 from relaxcomm.topology import complete
 
 _WORKERS = (2, 4, 8, 16)

@@ -23,7 +23,7 @@ from relaxcomm import Engine
 from relaxcomm.config import Config
 from relaxcomm.primitives import complete
 from relaxcomm.tensors.bucket_building import build_buckets
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 from relaxcomm_algorithms.bsp import bsp
 
 _WIDTH = 1000  # of a layer, or less in a small model

@@ -1,11 +1,11 @@
-"""The place in the data for another number of ranks: the rest of an epoch is dealt out among them."""
+"""The position in the data for another number of ranks: the rest of an epoch is dealt out among them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from relaxcomm.data.position import Place
+from relaxcomm.data.position import Position
 from relaxcomm.errors import ConfigError
 
 
@@ -33,37 +33,39 @@ def _begun(ranks: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     if len({one["epoch"] for one in ranks}) == 1:
         return ranks
     return [
-        {**one, "epoch": one["epoch"] + 1, "place": Place()} if one.get("is_over") else one for one in ranks
+        {**one, "epoch": one["epoch"] + 1, "place": Position()} if one.get("is_over") else one
+        for one in ranks
     ]
 
 
 def _carried(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of one data set. Ranks without a common step may be in different epochs: each is shared out."""
-    places = [Place(*one["place"]) for one in ranks]
-    if any(place.batches and not place.unit for place in places):
+    """How far one data set was read. Ranks without a common step may be in several epochs, all shared out."""
+    positions = [Position(*one["place"]) for one in ranks]
+    if any(one.batches and not one.unit for one in positions):
         raise ConfigError(
             "the state was saved in the middle of a round of clients, whose rest cannot be shared out; "
             f"start {len(ranks)} workers, or save between two rounds"
         )
     lead = min(ranks, key=lambda one: int(one["epoch"]))
     first, last = lead["epoch"], max(one["epoch"] for one in ranks)
-    unit = max((place.unit for place in places if place.samples), default=len(ranks))
-    whole = Place(lead["kind"][1], 0, unit)
+    unit = max((one.unit for one in positions if one.samples), default=len(ranks))
+    whole = Position(lead["kind"][1], 0, unit)
     dealt = {epoch: list(kept) for epoch, kept in lead["dealt"]}
     for epoch in range(first, last + 1):
         read = [
-            place if one["epoch"] == epoch else whole if one["epoch"] > epoch else Place()
-            for one, place in zip(ranks, places, strict=True)
+            position if one["epoch"] == epoch else whole if one["epoch"] > epoch else Position()
+            for one, position in zip(ranks, positions, strict=True)
         ]
         if any(one.samples for one in read):
             dealt.setdefault(epoch, []).append([list(one) for one in read])
-    batches = max(place.batches for one, place in zip(ranks, places, strict=True) if one["epoch"] == first)
+    behind = [position for one, position in zip(ranks, positions, strict=True) if one["epoch"] == first]
+    batches = max(one.batches for one in behind)
     return {
         "kind": list(lead["kind"]),
         "anew": lead.get("anew", False),
         "epoch": first,
         "first": lead.get("first", 0),
-        "place": list(Place(batches=batches, unit=unit) if batches else Place()),
+        "place": list(Position(batches=batches, unit=unit) if batches else Position()),
         "dealt": [[epoch, kept] for epoch, kept in sorted(dealt.items())],
         "in_round": any(one.get("in_round", False) for one in ranks),
     }

@@ -56,13 +56,13 @@ def carried_optimizer(states: Sequence[Mapping[str, Any]], optimizer: Optimizer)
         states: of all ranks, of which the first has come farthest.
         optimizer: whose parameters they are of.
     """
-    places = [place for group in states[0]["param_groups"] for place in group["params"]]
+    indices = [index for group in states[0]["param_groups"] for index in group["params"]]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    by_place = dict(zip(places, parameters, strict=True))
+    by_index = dict(zip(indices, parameters, strict=True))
     kept: dict[int | str, Any] = {}
     for index in {index: None for state in states for index in state["state"]}:
         held = [state["state"][index] for state in states if index in state["state"]]
-        kept[index] = _moments(held, by_place[index]) if index in by_place else copy.deepcopy(held[0])
+        kept[index] = _moments(held, by_index[index]) if index in by_index else copy.deepcopy(held[0])
     return {**states[0], "state": kept}
 
 
@@ -111,7 +111,7 @@ def _beside(old: Old, unit: int) -> list[Tensor]:
     """What a rank holds of a bucket's mean beside its parameters, each as what it adds to them."""
     found = [by for (_, of), by in old.late(buffers=False) if of == unit]
     for task in old.tasks_of(unit):
-        facts, slots = task.rule.exchange.facts, old.slots[task.place].get("compressor", {})
+        facts, slots = task.rule.exchange.facts, old.slots[task.key].get("compressor", {})
         base, service = old.base(task), old.service(task)
         if facts.returns == "base" and base is not None:
             came = old.came(task)  # from which the rank would have gone on

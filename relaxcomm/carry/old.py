@@ -14,9 +14,8 @@ from relaxcomm.composition.rule import Rule
 from relaxcomm.network.transport import Membership, Service
 from relaxcomm.replica.replica import Replica
 from relaxcomm.roles import Context
-from relaxcomm.step.plan import Plan, Task
-from relaxcomm.step.state import Place
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.step.plan import Plan, Task, TaskKey
+from relaxcomm.tensors.items import Item
 
 
 @dataclass(frozen=True)
@@ -34,12 +33,12 @@ class Old:
     membership: Membership
     state: Mapping[str, Any]
     plan: Plan
-    slots: Mapping[Place, Mapping[str, Mapping[str, Tensor]]]
-    services: Mapping[Place, Mapping[str, Tensor]]
+    slots: Mapping[TaskKey, Mapping[str, Mapping[str, Tensor]]]
+    services: Mapping[TaskKey, Mapping[str, Tensor]]
 
     @classmethod
     def of(cls, state: Mapping[str, Any], algorithm: Algorithm, replica: Replica) -> Old:
-        """That of one rank."""
+        """What one rank has saved."""
         engine = state["engine"]
         return cls(
             Membership(engine["rank"], engine["world_size"]),
@@ -56,9 +55,9 @@ class Old:
     def came(self, task: Task) -> Tensor | None:
         """What services have given for a bucket that is not applied yet."""
         late = self.state["engine"]["late_parameters"]
-        return next((one[4] for one in late if (one[1], one[3]) == task.place and not one[2]), None)
+        return next((one[4] for one in late if (one[1], one[3]) == task.key and not one[2]), None)
 
-    def late(self, *, buffers: bool) -> Iterator[tuple[Place, Tensor]]:
+    def late(self, *, buffers: bool) -> Iterator[tuple[TaskKey, Tensor]]:
         """By how much results on their way will move parameters, or buffers, wherever these are by then."""
         for _, rule, of_buffers, unit, result, snapshot, *_ in self.state["engine"]["late_parameters"]:
             if of_buffers is buffers and (buffers or is_settled(self.plan.algorithm.rules[rule])):
@@ -66,7 +65,7 @@ class Old:
 
     def service(self, task: Task) -> Service | None:
         """What it answered with for a bucket, if it did."""
-        saved = self.services.get(task.place)
+        saved = self.services.get(task.key)
         if saved is None:
             return None
         rule = task.rule
@@ -78,7 +77,7 @@ class Old:
 
     def base(self, task: Task) -> tuple[str, Tensor] | None:
         """The point from which a rule moves, and the slot that holds it."""
-        slots = dict(self.slots[task.place].get("payload", {}))
+        slots = dict(self.slots[task.key].get("payload", {}))
         base = task.rule.payload.base(context_of(task.rule, self.membership), task.bucket, slots)
         return next(((name, value) for name, value in slots.items() if value is base), None)
 

@@ -105,10 +105,10 @@ class _Carrying:
         return {
             **self._lead,
             **{"rank": rank, "world_size": size},
-            "slots": [[*task.place, self._slots(task)] for task in tasks],
-            "rounds": [[*task.place, 0 if _serves_anew(task) else rounds[task.place]] for task in tasks],
-            "samples": [[*task.place, self._samples(task)] for task in tasks],
-            "services": [[*task.place, found] for task, found in services.items()],
+            "slots": [[*task.key, self._slots(task)] for task in tasks],
+            "rounds": [[*task.key, 0 if _serves_anew(task) else rounds[task.key]] for task in tasks],
+            "samples": [[*task.key, self._samples(task)] for task in tasks],
+            "services": [[*task.key, found] for task, found in services.items()],
             "votes": {**self._lead["votes"], "slots": self._votes()},
             "client_states": {client: held for client, held in clients.items() if client % size == rank},
             "late_gradients": self._late("late_gradients", slice(3, 4)),
@@ -118,7 +118,7 @@ class _Carrying:
         }
 
     def _slots(self, task: Task) -> dict[str, dict[str, Tensor]]:
-        """Of all primitives of a rule, for one bucket."""
+        """The slots of all primitives of a rule, for one bucket."""
         made = {}
         for role, slots in RuleState(task.rule, task.bucket, self._membership).items():
             if any(not is_buffer(slot) for slot in slots):
@@ -128,16 +128,14 @@ class _Carrying:
 
     def _held(self, old: Old, task: Task, role: str) -> Held:
         """What an old rank holds; where services hold the model, all ranks move on from that."""
-        held = old.slots[task.place].get(role, {})
+        held = old.slots[task.key].get(role, {})
         base = old.base(task) if role == "payload" else None
         whole = None if base is None else served_model(self._olds, task)
         return held if base is None or whole is None else {**held, base[0]: whole.to(base[1].dtype)}
 
     def _samples(self, task: Task) -> int:
         """Trained on since a rule exchanged a bucket last, on average over the old ranks."""
-        counts = [
-            count for one in self._engines for *place, count in one["samples"] if tuple(place) == task.place
-        ]
+        counts = [count for one in self._engines for *key, count in one["samples"] if tuple(key) == task.key]
         return int(sum(counts) // len(counts))
 
     def _service(self, task: Task) -> dict[str, Tensor] | None:
@@ -149,7 +147,7 @@ class _Carrying:
             return None
         made = served.service.export()
         for name in made:
-            held = [old.services[task.place][name] for old in self._olds]
+            held = [old.services[task.key][name] for old in self._olds]
             how, owner = rule.exchange.exported(rule.outer).get(name), repr(rule.exchange)
             if how == "part":
                 made[name] = self._carrier.cut(self._carrier.joined(owner, name, held, numel), numel, rank)
@@ -158,7 +156,7 @@ class _Carrying:
         return made
 
     def _votes(self) -> list[dict[str, Tensor]]:
-        """Of the triggers on which the ranks vote."""
+        """The slots of the triggers on which the ranks vote."""
         made = []
         for index, trigger in enumerate(self._plan.votes):
             olds = [one["votes"]["slots"][index] for one in self._engines]

@@ -76,7 +76,7 @@ class Manifest(Section):
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """That of a checkpoint.
+        """The manifest of a checkpoint.
 
         Raises: ConfigError, naming the file.
         """
@@ -183,7 +183,7 @@ def verify(folder: Path, files: Iterable[tuple[str, File]]) -> None:
 
 
 def _size_of(path: Path) -> int:
-    """Of a file's content; what is no file, such as a device, may have no end.
+    """The bytes of a file's content; what is no file, such as a device, may have no end.
 
     Raises: OSError.
     """

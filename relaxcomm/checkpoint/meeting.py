@@ -32,16 +32,16 @@ class Meeting:
 
         Raises: CheckpointError if somebody has deleted the folder.
         """
-        place = self._place(subject, self._rank)
+        file = self._file(subject, self._rank)
         try:
-            place.with_suffix(".new").write_bytes(message)
-            place.with_suffix(".new").rename(place.with_suffix(_DONE))
+            file.with_suffix(".new").write_bytes(message)
+            file.with_suffix(".new").rename(file.with_suffix(_DONE))
         except FileNotFoundError:
             raise self._deleted() from None
 
     def fail(self) -> None:
         """Tell the others to wait no more; a full disk still takes an empty file."""
-        self._place("", self._rank).with_suffix(_FAILED).touch()
+        self._file("", self._rank).with_suffix(_FAILED).touch()
 
     def leave(self) -> None:
         """Wait for nobody any more; another thread calls it."""
@@ -58,9 +58,9 @@ class Meeting:
 
     def _wait_for(self, subject: str, rank: int, deadline: float) -> bytes:
         pause = _SHORTEST_SECONDS
-        message = self._place(subject, rank).with_suffix(_DONE)
+        message = self._file(subject, rank).with_suffix(_DONE)
         while not message.exists():
-            failed = [one for one in range(self._size) if self._place("", one).with_suffix(_FAILED).exists()]
+            failed = [one for one in range(self._size) if self._file("", one).with_suffix(_FAILED).exists()]
             if failed:
                 raise CheckpointError(f"rank {failed[0]} could not write its part")
             if self._left.is_set():
@@ -82,5 +82,5 @@ class Meeting:
             f"{partial} was deleted meanwhile; does another run save in {partial.parent}? Give each its own"
         )
 
-    def _place(self, subject: str, rank: int) -> Path:
+    def _file(self, subject: str, rank: int) -> Path:
         return self._folder / f"{subject}-{rank}"

@@ -48,7 +48,7 @@ def join(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def encode(plain: Any) -> bytes:
-    """As a file holds it."""
+    """The bytes in which a file holds a plain value."""
     return json.dumps(plain).encode()
 
 

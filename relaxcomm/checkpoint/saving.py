@@ -98,26 +98,26 @@ class Saving:
         engine, self._write = self._engine, None
         world = engine.world
         problem: RelaxcommError | None = None
-        state, place = None, None
+        state, destination = None, None
         exported = engine.run_state_dict(**self._others)
         try:
             if self._keep < 1:
                 raise ConfigError(f"keep is {self._keep}; keep at least 1 checkpoint")
             state = _split(exported)
             if world.process.rank == 0:
-                place = prepare(self._path, int(engine.statistics["steps"]), self._keep)
+                destination = prepare(self._path, int(engine.statistics["steps"]), self._keep)
         except OSError as error:
             problem = CheckpointError(f"cannot save checkpoints in {self._path}: {error.strerror}")
         except RelaxcommError as error:
             problem = error
-        told = (place, engine.non_finite_parameters())
-        places, spoilt = zip(*share(world.transport, problem, told, "checkpoint.save()"), strict=True)
+        told = (destination, engine.non_finite_parameters())
+        destinations, spoilt = zip(*share(world.transport, problem, told, "checkpoint.save()"), strict=True)
         if any(spoilt):
             raise held_error(spoilt, engine.step, _SPOILT)
-        assert places[0] is not None
+        assert destinations[0] is not None
         assert state is not None
         self._world = ref(world)
-        self._write = Write(places[0], *state, world.process, engine.settings.timeout_seconds)
+        self._write = Write(destinations[0], *state, world.process, engine.settings.timeout_seconds)
 
     def settle(self) -> Path | None:
         """Wait until all ranks have written what was begun.
@@ -131,7 +131,7 @@ class Saving:
             return None
         if self._world() is not world:
             self._write = None
-            return write.place.folder if write.give_up() else None
+            return write.destination.folder if write.give_up() else None
         event = "the end of checkpoint.save()"
         world.meet(event)  # in one process ranks take turns, and nobody writes before it had one
         try:
@@ -144,7 +144,7 @@ class Saving:
                 write.discard()
             raise
         self._write = None
-        return write.place.folder
+        return write.destination.folder
 
     def is_given_up(self) -> bool:
         """Whether what was begun is not complete, and will not be, since other ranks take part now."""

@@ -36,7 +36,7 @@ _MEETING = "meeting"
 
 
 @dataclass(frozen=True)
-class Place:
+class Destination:
     """Where a checkpoint goes; the same on all ranks.
 
     Args:
@@ -54,7 +54,7 @@ class Place:
     partial: Path
 
 
-def prepare(path: Path, step: int, keep: int) -> Place:
+def prepare(path: Path, step: int, keep: int) -> Destination:
     """Choose the place of the next checkpoint, and clear away what was never finished; rank 0 does so."""
     for left in unfinished(path):
         shutil.rmtree(left, ignore_errors=True)
@@ -66,14 +66,14 @@ def prepare(path: Path, step: int, keep: int) -> Place:
         again += 1
         name = f"{base}-{again}"
     partial = path / f"{name}.{secrets.token_hex(4)}{PARTIAL}"
-    return Place(path / name, max(before, default=-1) + 1, step, keep, partial)
+    return Destination(path / name, max(before, default=-1) + 1, step, keep, partial)
 
 
 class Write:
     """This rank's part of a checkpoint on its way to the disk.
 
     Args:
-        place: where it goes.
+        destination: where it goes.
         plain: of the state, see `plain_state.split`.
         tensors: of the state, which nobody changes any more.
         process: this one among all.
@@ -82,16 +82,16 @@ class Write:
 
     def __init__(
         self,
-        place: Place,
+        destination: Destination,
         plain: Any,
         tensors: Mapping[str, Tensor],
         process: Membership,
         timeout_seconds: float,
     ) -> None:
-        self.place = place
+        self.destination = destination
         self._plain, self._tensors = plain, tensors
         self._rank, self._size = process.rank, process.world_size
-        self._meeting = Meeting(place.partial / _MEETING, self._rank, self._size, timeout_seconds)
+        self._meeting = Meeting(destination.partial / _MEETING, self._rank, self._size, timeout_seconds)
         self._problem: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="relaxcomm-checkpoint", daemon=True)
         self._thread.start()
@@ -105,16 +105,16 @@ class Write:
         """Wait for no other rank; whether it is complete, which all that ask are told alike."""
         self._meeting.leave()
         self._thread.join()
-        partial = self.place.partial
+        partial = self.destination.partial
         # A name of its own: another rank may have been here, and a third one's thread begun only then.
         left = partial.with_name(f"left-{secrets.token_hex(4)}-{partial.name}")
         with suppress(FileNotFoundError):  # it was moved to its place, or another rank was here
             partial.rename(left)
-        return self.place.folder.exists()
+        return self.destination.folder.exists()
 
     def discard(self) -> None:
         """Free what was written of it, which may have filled the disk."""
-        shutil.rmtree(self.place.partial, ignore_errors=True)
+        shutil.rmtree(self.destination.partial, ignore_errors=True)
 
     def _run(self) -> None:
         try:
@@ -124,7 +124,8 @@ class Write:
             self._problem = error
             if reason is not None:
                 self._problem = CheckpointError(
-                    f"the checkpoint {self.place.folder} was not written: {reason}; older ones are untouched"
+                    f"the checkpoint {self.destination.folder} was not written: {reason}; older ones are "
+                    "untouched"
                 )
             with suppress(OSError):  # the others notice in the end
                 self._meeting.fail()
@@ -132,7 +133,7 @@ class Write:
             self._plain, self._tensors = None, {}
 
     def _write(self) -> None:
-        partial, meeting = self.place.partial, self._meeting
+        partial, meeting = self.destination.partial, self._meeting
         make_private_folder(partial)
         (partial / _MEETING).mkdir(exist_ok=True)
         meeting.tell("content", json.dumps(_content(self._tensors)).encode())
@@ -152,16 +153,16 @@ class Write:
 
     def _finish(self, writing: Writing) -> None:
         """Write what holds the parts together, and move all to its place; then the oldest may go."""
-        place, meeting = self.place, self._meeting
+        destination, meeting = self.destination, self._meeting
         files = [json.loads(one) for one in meeting.hear("files")]
         writing.finish(meeting.hear("results"))
-        shutil.rmtree(place.partial / _MEETING)
+        shutil.rmtree(destination.partial / _MEETING)
         known = {name: File(**one) for theirs in files for name, one in theirs.items()}
-        known[METADATA] = File.of(place.partial / METADATA)
-        make(place.number, place.step, self._size, known).write(place.partial)
-        place.partial.rename(place.folder)
-        sync_folder(place.folder.parent)
-        keep_newest(place.folder.parent, place.keep)
+        known[METADATA] = File.of(destination.partial / METADATA)
+        make(destination.number, destination.step, self._size, known).write(destination.partial)
+        destination.partial.rename(destination.folder)
+        sync_folder(destination.folder.parent)
+        keep_newest(destination.folder.parent, destination.keep)
 
 
 def _disk_error(error: BaseException | None) -> OSError | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -157,12 +157,10 @@ def alone_is_enough(trial: Trial) -> None:
 
 def algorithm_checks(algorithm: Algorithm) -> dict[str, Callable[[], None]]:
     """The checks of an algorithm, by name."""
-    made: list[Trial] = []
 
+    @cache
     def trial() -> Trial:
-        if not made:
-            made.append(Trial(algorithm))
-        return made[0]
+        return Trial(algorithm)
 
     checks = {
         "replicas": replicas_are_declared,

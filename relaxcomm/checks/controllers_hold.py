@@ -68,7 +68,7 @@ def needs_are_declared(controller: Controller) -> None:
 
 
 def ranks_decide_alike(controller: Controller) -> None:
-    """Of the same sum every rank makes the same values, and makes them again."""
+    """From the same sum every rank makes the same values, and makes them again."""
     facts, decided = controller.facts, []
     seen = _observed(local=facts.needs_local, micro=facts.needs_micro_gradients)
     total = added(None, controller.observe(_seen_by(0, controller), seen), "observe", controller)
@@ -88,7 +88,7 @@ def _seen_by(rank: int, controller: Controller) -> Context:
 
 
 def _values(controller: Controller) -> Values:
-    """As at its first decision: its own ones, and of others, such as the batch size, some number."""
+    """Values as at its first decision: its own ones, and of others, such as the batch size, some number."""
     return Values(16.0, controller.init_values())
 
 

@@ -18,7 +18,8 @@ from relaxcomm.roles import Compressor, Exchange, Outer
 from relaxcomm.roles.exchange import slots_in_run
 from relaxcomm.roles.returned import entries
 from relaxcomm.step.kept_slots import Slots
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from relaxcomm.topology import Topology, complete, hierarchical
 
 NUMEL = 600  # divided by 2, 3 and 4, so that shares are equal

@@ -19,7 +19,7 @@ class Held:
         self._before = {name: (slot, slot.clone()) for name, slot in state.items() if not is_buffer(name)}
 
     def written(self) -> list[str]:
-        """Those whose tensors hold something else by now, assigned anew or not."""
+        """The slots whose tensors hold something else by now, assigned anew or not."""
         return [
             name
             for name, (slot, before) in self._before.items()

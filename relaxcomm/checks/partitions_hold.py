@@ -29,7 +29,7 @@ def _trials(partition: Partition) -> Iterator[tuple[int, Indices | None, int, in
 
 
 def each_has_a_part(partition: Partition) -> None:
-    """As many parts as were asked for, of samples that are there, and none empty."""
+    """There are as many parts as were asked for, of samples that are there, and none is empty."""
     for arguments in _trials(partition):
         parts_of(partition, *arguments)
 

@@ -15,7 +15,8 @@ from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Payload
 from relaxcomm.roles.payload import finalized, read, read_as
 from relaxcomm.step.kept_slots import Slots
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 
 _NUMEL = 12
 _SAMPLES = 4.0
@@ -44,7 +45,7 @@ class _Trial:
         return self.bucket.copy()
 
     def moved(self, by: float) -> _Trial:
-        """The same after an optimizer's steps."""
+        """Move the parameters as an optimizer's steps do; returns itself."""
         self.bucket.scatter(self.parameters + by)
         if self._payload.facts.event is not None:
             self._payload.event(self.cx, self.bucket, self.state, "client", {"samples": _SAMPLES})

@@ -10,7 +10,8 @@ from torch import Tensor
 from relaxcomm.network.transport import Membership
 from relaxcomm.roles import Coding, Compressor, Context, State
 from relaxcomm.step.kept_slots import Slots
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Message, Sparse
 from relaxcomm.tensors.precision import wide

@@ -16,7 +16,8 @@ from relaxcomm.primitives.compressors.random_k import random_k
 from relaxcomm.primitives.outers.sgd import nesterov
 from relaxcomm.roles import Compressor, Exchange, Outer, Payload, State, Trigger, VotingTrigger, is_buffer
 from relaxcomm.roles.carried import ALIKE, Slots, nested, share_of
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.shards import shard_sizes
 
 _SIZE = 3

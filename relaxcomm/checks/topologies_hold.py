@@ -14,8 +14,8 @@ from relaxcomm.errors import TopologyError
 from relaxcomm.fields.validation import shown
 from relaxcomm.topology import Topology
 
-_USUAL = (*range(1, 11), 12, 16, 32)
-_OTHERS = [number for number in range(1, LARGEST + 1) if number not in _USUAL]
+_USUAL_SIZES = (*range(1, 11), 12, 16, 32)
+_OTHER_SIZES = [number for number in range(1, LARGEST + 1) if number not in _USUAL_SIZES]
 _STEPS = 16  # at most; graphs that are drawn may come again after many more
 _LONG = 4096  # steps, at most, in which one that declares to change is waited for
 
@@ -27,7 +27,7 @@ def _trials(topology: Topology) -> list[int]:
     """
     found: list[int] = []
     refused: list[TopologyError] = []
-    for numbers in (_USUAL, _OTHERS):
+    for numbers in (_USUAL_SIZES, _OTHER_SIZES):
         for number in numbers:
             try:
                 found.append(len(topology.graph(number)))
@@ -45,7 +45,7 @@ def _trials(topology: Topology) -> list[int]:
 def links_are_right(topology: Topology) -> None:
     """Some number of workers would come to agree over it, unless it refuses all that were tried."""
     refused: list[TopologyError] = []
-    for number in dict.fromkeys((*_trials(topology), *_OTHERS)):
+    for number in dict.fromkeys((*_trials(topology), *_OTHER_SIZES)):
         if number == 1:
             continue
         try:

@@ -44,7 +44,7 @@ def trial_model(algorithm: Algorithm, inputs: int, outputs: int) -> nn.Module:
 
 
 def _names(algorithm: Algorithm) -> tuple[str, ...]:
-    """Of parameters: the usual ones that any rule covers, and some that each pattern matches."""
+    """Names of parameters: the usual ones that any rule covers, and some that each pattern matches."""
     patterns = [one for rule in algorithm.rules for one in rule.select or ()]
     count = fragments.most(patterns)
     named = [one for one in patterns if not fragments.is_fragment(one)]
@@ -75,12 +75,12 @@ class _Pieces(nn.Module):
         super().__init__()
         for name in names:
             *path, last = name.split(".")
-            place: nn.Module = self
+            module: nn.Module = self
             for part in path:
-                if part not in dict(place.named_children()):
-                    place.add_module(part, nn.Module())
-                place = place.get_submodule(part)
-            place.register_parameter(last, nn.Parameter(torch.empty(0)))
+                if part not in dict(module.named_children()):
+                    module.add_module(part, nn.Module())
+                module = module.get_submodule(part)
+            module.register_parameter(last, nn.Parameter(torch.empty(0)))
         by_rows = len(names) - 1 <= len(whole.weight)
         cut = whole.weight if by_rows else whole.weight.view(1, -1)
         pieces = *cut.tensor_split(len(names) - 1, dim=0 if by_rows else 1), whole.bias

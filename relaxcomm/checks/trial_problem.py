@@ -108,7 +108,7 @@ def settings_of(
 
 
 def quietly(program: Callable[[InProcessGroup], T], size: int) -> list[T]:
-    """As `simulate`; what so short a run chooses, or that it never exchanged, is no news."""
+    """What `simulate` returns; what so short a run chooses, or that it never exchanged, is no news."""
     LOGGER.disabled = True
     try:
         with silence():

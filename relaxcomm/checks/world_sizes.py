@@ -9,7 +9,7 @@ from itertools import islice
 from relaxcomm.composition.algorithm import Algorithm
 
 LARGEST = 64  # more ranks would take minutes in one process
-_USUAL = range(3, 11)  # of two workers every graph is balanced
+_DEFAULT_SIZES = range(3, 11)  # of two workers every graph is balanced
 
 
 def fitting(check: Callable[[int], None]) -> Iterator[int]:
@@ -17,7 +17,7 @@ def fitting(check: Callable[[int], None]) -> Iterator[int]:
 
     Whatever else it raises comes again where the topology is used.
     """
-    for number in range(_USUAL[0], LARGEST + 1):
+    for number in range(_DEFAULT_SIZES[0], LARGEST + 1):
         with suppress(Exception):
             check(number)
             yield number
@@ -32,4 +32,4 @@ def sizes_for(algorithm: Algorithm) -> list[int]:
             if override is not None:
                 rule.exchange.check_graph(override, number)
 
-    return list(islice(fitting(check), len(_USUAL))) or list(_USUAL)
+    return list(islice(fitting(check), len(_DEFAULT_SIZES))) or list(_DEFAULT_SIZES)

@@ -17,7 +17,7 @@ from relaxcomm import config
 from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import Traceback, Workers, is_worker
 from relaxcomm.cli.launcher import launch
-from relaxcomm.doctor import exposure, interfaces, machine, rendezvous
+from relaxcomm.doctor import exposure, interfaces, machine, peers
 from relaxcomm.doctor.diagnosis import Finding
 from relaxcomm.errors import ConfigError
 from relaxcomm.system.environment import whole_number
@@ -64,9 +64,9 @@ def examine(
     found = machine.findings(local) + interfaces.findings()
     fatal = any(map(_is_fatal, found))
     if is_worker() and not fatal:
-        return found + rendezvous.findings(found, timeout_seconds)
+        return found + peers.findings(found, timeout_seconds)
     if workers is not None and not fatal:
-        look = functools.partial(rendezvous.findings, (), timeout_seconds)
+        look = functools.partial(peers.findings, (), timeout_seconds)
         begin_seconds = _BEGIN_SECONDS + timeout_seconds
         return found + launch(look, workers, verbose=verbose, begin_seconds=begin_seconds)
     return found

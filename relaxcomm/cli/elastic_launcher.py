@@ -59,10 +59,10 @@ def launch_elastic(
     """
     prepare(workers)
     with TemporaryDirectory(prefix="relaxcomm-") as folder, signals.signals(), signals.no_child_left():
-        store, place = invitation.listen(address)
+        store, address = invitation.listen(address)
         invitation.invite(store, configuration)
-        tell(f"to add a worker: relaxcomm join {place}")
-        processes = Processes(work, workers, place, Path(folder), fork_server.begin())
+        tell(f"to add a worker: relaxcomm join {address}")
+        processes = Processes(work, workers, address, Path(folder), fork_server.begin())
         launcher = _Launcher(processes, store, restarts)
         try:
             return launcher.run()

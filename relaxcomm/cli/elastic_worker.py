@@ -28,14 +28,14 @@ class Processes(Generic[T]):
     Args:
         work: of each; picklable.
         size: how many begin together.
-        place: HOST:PORT of the store.
+        address: HOST:PORT of the store.
         folder: in which they leave results and reports.
         changed: variables of the environment, by `fork_server.begin`.
     """
 
     work: Callable[[], T]
     size: int
-    place: str
+    address: str
     folder: Path
     changed: Mapping[str, str | None]
 
@@ -47,7 +47,7 @@ class Processes(Generic[T]):
             life: how many processes were in that place before.
             joins: whether it joins those that are there, or begins with the others.
         """
-        own = {JOIN: self.place} if joins else _environment(rank, self.size, self.place, life)
+        own = {JOIN: self.address} if joins else _environment(rank, self.size, self.address, life)
         begin = (self.work, str(self.folder), rank, life, own, os.getpid(), self.changed)
         context = start_processes(  # type: ignore[no-untyped-call]
             _run, begin, nprocs=1, join=False, start_method=fork_server.START_METHOD
@@ -70,9 +70,9 @@ def end(process: BaseProcess) -> None:
     process.join()
 
 
-def _environment(rank: int, size: int, place: str, life: int) -> dict[str, str]:
+def _environment(rank: int, size: int, address: str, life: int) -> dict[str, str]:
     """What a worker that begins with the others must know, as torchrun says it."""
-    host, port = invitation.split_address(place)
+    host, port = invitation.split_address(address)
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

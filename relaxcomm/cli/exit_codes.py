@@ -41,11 +41,11 @@ def describe(error: BaseException) -> str:
     if isinstance(error, RelaxcommError | RunFailed):
         return f"{error}{notes}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
-    place = f" (at {frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+    where = f" (at {frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
     what = worded(error)
     if isinstance(error, SystemExit):
         what = f"sys.exit({'' if error.code is None else repr(error.code)}) before the run was over"
-    return f"{what}{place}{notes}"
+    return f"{what}{where}{notes}"
 
 
 def _is_users(filename: str) -> bool:

@@ -11,7 +11,7 @@ from relaxcomm.errors import RelaxcommError
 from relaxcomm.network.transport import Membership
 from relaxcomm.planner.footprint import footprint
 from relaxcomm.planner.replay import shapes_only
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 from relaxcomm.topology import Topology
 
 _TENSORS, _SIDE = 16, 32  # of a model of which only the size is known

@@ -16,7 +16,7 @@ from relaxcomm.planner.replay import shapes_only
 from relaxcomm.roles import Compressor
 from relaxcomm.roles.payload import read_as
 from relaxcomm.system.quantities import data_size
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.layout import Layout, one_matrix
 from relaxcomm.topology import Topology
 
@@ -83,7 +83,7 @@ class CountedFor:
 
 
 def type_name(dtype: torch.dtype) -> str:
-    """As YAML has it.
+    """A type's name as YAML has it.
 
     Example:
         >>> import torch

@@ -50,7 +50,7 @@ from relaxcomm.planner.forecast import forecast
 from relaxcomm.planner.scenario import Scenario
 from relaxcomm.planner.two_levels import with_groups_of_links
 from relaxcomm.system.telling import tell
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 from relaxcomm.training.pilot_statistics import Pilot
 
 

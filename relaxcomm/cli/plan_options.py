@@ -23,7 +23,7 @@ from relaxcomm.planner.replay import shapes_only
 from relaxcomm.planner.scenario import Scenario, StepTimes
 from relaxcomm.planner.sites import SiteLinks
 from relaxcomm.tasks.task import Task
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.layout import one_matrix
 from relaxcomm.topology import Topology
 from relaxcomm.topology.custom import file

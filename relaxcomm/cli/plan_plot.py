@@ -10,7 +10,7 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.planner.forecast import Forecast, forecast
 from relaxcomm.planner.links import infinitely_fast
 from relaxcomm.planner.scenario import Scenario
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 Planned = tuple[Scenario, Algorithm, Forecast]
 

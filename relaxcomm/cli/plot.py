@@ -84,10 +84,10 @@ def svg(draw: Callable[[Any, Sequence[Result]], None], results: Sequence[Result]
     return text[text.index("<svg") :]
 
 
-def _draw(axes: Any, results: Sequence[Result], place: Callable[[Point], float]) -> None:
+def _draw(axes: Any, results: Sequence[Result], x_of: Callable[[Point], float]) -> None:
     for index, result in enumerate(results):
         axes.plot(
-            [place(point) for point in result.history],
+            [x_of(point) for point in result.history],
             [point.measure for point in result.history],
             label=as_label(result.algorithm),
             **series_style(index),

@@ -45,12 +45,12 @@ def new_algorithm(
     """Make an installable package with an algorithm, a compressor and their tests."""
     with readable(traceback):
         check_name(name)
-        place = folder or Path(name)
-        if place.exists() and any(place.iterdir()):
-            raise ConfigError(f"{place} is there and not empty; give another with --folder")
-        for path in _write(place, name):
+        folder = folder or Path(name)
+        if folder.exists() and any(folder.iterdir()):
+            raise ConfigError(f"{folder} is there and not empty; give another with --folder")
+        for path in _write(folder, name):
             typer.echo(path)
-        typer.echo(f"next: pip install -e {place}; relaxcomm check {name}")
+        typer.echo(f"next: pip install -e {folder}; relaxcomm check {name}")
 
 
 def check_name(name: str) -> None:
@@ -75,7 +75,7 @@ def check_name(name: str) -> None:
             raise ConfigError(f"{name!r} would hide the module {module} ({spec.origin}); {other}")
 
 
-def _write(place: Path, name: str) -> list[Path]:
+def _write(folder: Path, name: str) -> list[Path]:
     values = {
         "name": name,
         "package": f"relaxcomm_{name}",
@@ -87,7 +87,7 @@ def _write(place: Path, name: str) -> list[Path]:
     written = []
     templates = resources.files("relaxcomm.cli") / "template"
     for source, target in _FILES.items():
-        path = place / string.Template(target).substitute(values)
+        path = folder / string.Template(target).substitute(values)
         path.parent.mkdir(parents=True, exist_ok=True)
         text = (templates / f"{source}.txt").read_text(encoding="utf-8")
         path.write_text(string.Template(text).substitute(values), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""That no worker outlives its launcher, and that Ctrl-C is told of once."""
+"""Sees that no worker outlives its launcher, and that Ctrl-C is told of once."""
 
 from __future__ import annotations
 

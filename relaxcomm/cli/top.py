@@ -65,7 +65,7 @@ class Watch:
         self._reader = reader
         self._history = History()
         self._facts: dict[str, str] = {}
-        self._places: dict[int, str] = {}
+        self._addresses: dict[int, str] = {}
         self._heard = 0.0  # the last answer of rank 0
         self._silent_since: float | None = None
         self.rows: Sequence[Row] = ()
@@ -77,7 +77,7 @@ class Watch:
         """
         now = time.monotonic()
         try:
-            self._places = self._reader.ranks()
+            self._addresses = self._reader.ranks()
             self._heard, self._silent_since = now, None
         except (OSError, ValueError) as error:
             if first:
@@ -86,9 +86,9 @@ class Watch:
                     "'metrics: {}', and the URL is that of rank 0"
                 ) from None
             self._silent_since = self._silent_since or self._heard
-        found = self._reader.read(self._places, now)
+        found = self._reader.read(self._addresses, now)
         if found or self._silent_since is None:
-            self.rows = self._history.rows(sorted(self._places), found)
+            self.rows = self._history.rows(sorted(self._addresses), found)
         for one in found.values():
             self._facts = dict(one.facts)
 

@@ -139,7 +139,7 @@ class Rule:
 
     @property
     def keeps_replicas_equal_while_active(self) -> bool:
-        """The same in the steps in which it is active."""
+        """Whether workers that start a step in which it is active with equal parameters end it so."""
         always = self.trigger.facts.known == "start" and self.trigger.facts.period_steps == 1
         return self.payload.facts.site == "backward" and always and self.exchange.facts.same_result
 

@@ -121,7 +121,7 @@ class Config(Section):
         return (self.algorithm, *(phase.algorithm for phase in self.phases))
 
     def with_algorithm(self, algorithm: object) -> Config:
-        """The same with another algorithm.
+        """This configuration with another algorithm.
 
         Raises: ConfigError, CompositionError.
         """

@@ -30,13 +30,13 @@ class Found:
     Args:
         name: what users type.
         target: what was loaded.
-        place: module and name, as an entry point has them.
+        entry_point: module and name, as an entry point has them.
         origin: the distribution that provides it.
     """
 
     name: str
     target: Any
-    place: str
+    entry_point: str
     origin: str
 
 
@@ -76,8 +76,8 @@ def discover(group: str, included: Iterable[EntryPoint]) -> tuple[list[Found], l
             try:
                 if one.name not in found:
                     found[one.name] = Found(one.name, load(one), one.value, source)
-                elif one.value != found[one.name].place:
-                    raise PluginError(f"the name is already taken by {found[one.name].place}")
+                elif one.value != found[one.name].entry_point:
+                    raise PluginError(f"the name is already taken by {found[one.name].entry_point}")
             except (Exception, SystemExit) as error:  # a broken plug-in must not take the others down
                 left_out.append(LeftOut(one.name, source, error))
     _complain(left_out)

@@ -28,7 +28,7 @@ _EXAMPLES = {
     "metrics": "{}",
     "phases": "[{after_steps: 1000, algorithm: local_sgd}]",
 }
-"""Of keys that hold keys."""
+"""Examples of the keys that hold keys."""
 
 
 def read(source: object) -> tuple[dict[str, Any], Origin]:

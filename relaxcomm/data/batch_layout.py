@@ -51,7 +51,7 @@ def refuse_layouts(batch: Any, ways: Mapping[str, int]) -> NoReturn:
 
 
 def _first_dimension(batch: Any) -> int | None:
-    """Of the first tensor that has any, at whatever depth."""
+    """The first dimension of the first tensor that has any, at whatever depth."""
     if isinstance(batch, torch.Tensor):
         return len(batch) if batch.dim() else None
     if isinstance(batch, PackedSequence):

@@ -81,7 +81,7 @@ class EpochShares:
 
     def _read_before(self, dealt: Dealt) -> int:
         """How much of an epoch other numbers of ranks have read, as samples of each of these."""
-        shares = [min(one.samples, self._size // len(places)) for places in dealt for one in places]
+        shares = [min(one.samples, self._size // len(positions)) for positions in dealt for one in positions]
         return min(self.per_epoch, sum(shares) // self.membership.world_size)
 
     def _stream(self, rank: int, start: int, count: int) -> list[int]:

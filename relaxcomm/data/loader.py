@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from relaxcomm.data.clients import ClientSampler
-from relaxcomm.data.position import Place, Progress, Reading
+from relaxcomm.data.position import Position, Progress, Reading
 from relaxcomm.data.sampler import ShareSampler
 from relaxcomm.network.transport import Membership
 
@@ -62,7 +62,7 @@ class _Loader(DataLoader[Any]):
         """The batches of the next epoch, or of the rest of one."""
         reading = self._reader.reading = self.progress.begin()
         # Else loading processes draw in the rest of an epoch what they have drawn at its beginning.
-        read_before = [reading.place.batches] if reading.place.batches else []
+        read_before = [reading.position.batches] if reading.position.batches else []
         seed = np.random.SeedSequence([*self._seed, reading.epoch, *read_before]).generate_state(1)[0]
         self.generator.manual_seed(int(seed))
         batches = super().__iter__()  # takes the reading
@@ -122,7 +122,7 @@ class ShareLoader(_Loader):
         self._shared_anew = False
         while True:
             for batch in batches:
-                size, reading.place = reading.drawn.popleft()
+                size, reading.position = reading.drawn.popleft()
                 self.on_batch(size)
                 yield batch
                 if self._shared_anew:
@@ -177,13 +177,13 @@ class ClientLoader(_Loader):
     @property
     def batches_left(self) -> int:
         """Batches of the next iteration: a round's, or what is left of one that was not read to its end."""
-        return len(self) - self.progress.place.batches
+        return len(self) - self.progress.position.batches
 
     def batches_until(self, epoch: int) -> int:
         """Batches of the iterations from the next one on that begin before a round."""
         begin = self.progress.order
         rounds = range(begin, begin + epoch - self.epoch)
-        return sum(map(self._clients.num_batches, rounds)) - self.progress.place.batches if rounds else 0
+        return sum(map(self._clients.num_batches, rounds)) - self.progress.position.batches if rounds else 0
 
     def share_among(self, membership: Membership) -> None:
         """Share the clients with other ranks, from the next round on."""
@@ -193,7 +193,7 @@ class ClientLoader(_Loader):
         self._begin_round(reading)
         playing: int | None = None
         for batch in batches:
-            current, reading.place = reading.drawn.popleft()
+            current, reading.position = reading.drawn.popleft()
             if current.client != playing:
                 playing = current.client
                 self.on_client_begin(playing)
@@ -207,7 +207,7 @@ class ClientLoader(_Loader):
 
     def _begin_round(self, reading: Reading) -> None:
         """Tell of a round that was left, or of the end of a client whose last batch a checkpoint has kept."""
-        begin = reading.place.batches
+        begin = reading.position.batches
         if self.progress.in_round and not begin:
             self.on_round_left()
         self.progress.in_round = True
@@ -228,10 +228,10 @@ class _Rounds:
         return self._read(self.reading)
 
     def _read(self, reading: Reading) -> Iterator[list[int]]:
-        begin = reading.place.batches
+        begin = reading.position.batches
         for index, batch in enumerate(self._sampler.round(reading.epoch)):
             if index >= begin:
-                reading.drawn.append((batch, Place(batches=index + 1)))
+                reading.drawn.append((batch, Position(batches=index + 1)))
                 yield batch.indices
 
     def __len__(self) -> int:

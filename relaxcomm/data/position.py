@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class Place(NamedTuple):
-    """A place in an epoch: how many of this rank's samples and batches lie before it.
+class Position(NamedTuple):
+    """A position in an epoch: how many of this rank's samples and batches lie before it.
 
     Args:
         samples: of this rank's share.
@@ -27,7 +27,7 @@ class Place(NamedTuple):
     unit: int = 0
 
 
-Dealt: TypeAlias = tuple[tuple[Place, ...], ...]
+Dealt: TypeAlias = tuple[tuple[Position, ...], ...]
 """How far each rank came in an epoch, each time that there was another number of ranks."""
 
 
@@ -37,14 +37,14 @@ class Reading:
 
     Args:
         epoch: which one.
-        place: behind the last batch that was given out.
-        drawn: batches that were drawn and wait to be given out, each with the place behind it.
+        position: behind the last batch that was given out.
+        drawn: batches that were drawn and wait to be given out, each with the position behind it.
         are_all_drawn: whether none is left to draw.
     """
 
     epoch: int
-    place: Place
-    drawn: deque[tuple[Any, Place]] = field(default_factory=deque)
+    position: Position
+    drawn: deque[tuple[Any, Position]] = field(default_factory=deque)
     are_all_drawn: bool = False
 
     @property
@@ -64,7 +64,7 @@ class Progress:
     """
 
     def __init__(self) -> None:
-        self._epoch, self._first, self._place = 0, 0, Place()
+        self._epoch, self._first, self._position = 0, 0, Position()
         self._dealt: dict[int, Dealt] = {}
         self._latest: tuple[ref[Generator[Any, None, None]], Reading] | None = None
         self.in_round = False
@@ -78,7 +78,7 @@ class Progress:
     @epoch.setter
     def epoch(self, epoch: int) -> None:
         self._dealt.pop(epoch + self._first, None)
-        self._go_to(epoch + self._first, Place())
+        self._go_to(epoch + self._first, Position())
 
     @property
     def order(self) -> int:
@@ -86,20 +86,20 @@ class Progress:
         return self._epoch
 
     @property
-    def place(self) -> Place:
+    def position(self) -> Position:
         """Where in it the next iteration begins."""
-        return self._place
+        return self._position
 
     @property
     def is_at_begin(self) -> bool:
         """Whether nothing was read, and no epoch set."""
-        return (self._epoch, self._place) == (0, Place())
+        return (self._epoch, self._position) == (0, Position())
 
     def skip_orders(self, order: int) -> None:
         """Read the next epoch in an order that comes no earlier, unless a part of it was read."""
-        if self._epoch < order and self._place == Place() and self._epoch not in self._dealt:
+        if self._epoch < order and self._position == Position() and self._epoch not in self._dealt:
             self._first += order - self._epoch
-            self._go_to(order, Place())
+            self._go_to(order, Position())
 
     def dealt(self, epoch: int) -> Dealt:
         """What of an epoch other numbers of ranks have read before the ranks that there are now."""
@@ -107,8 +107,8 @@ class Progress:
 
     def begin(self) -> Reading:
         """Begin the next epoch, or go on in one that a checkpoint left in the middle."""
-        reading = Reading(self._epoch, self._place)
-        self._go_to(self._epoch + 1, Place())
+        reading = Reading(self._epoch, self._position)
+        self._go_to(self._epoch + 1, Position())
         return reading
 
     def follow(self, batches: Generator[Any, None, None], reading: Reading) -> None:
@@ -120,22 +120,22 @@ class Progress:
         self._latest, self.in_round = None, False
 
     def export(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the next batch's epoch and place."""
-        epoch, place, is_over = self._epoch, self._place, False
+        """What a checkpoint keeps: the next batch's epoch and position; the latter as "place"."""
+        epoch, position, is_over = self._epoch, self._position, False
         if self._latest is not None:
             batches = self._latest[0]()
             if batches is not None and inspect.getgeneratorstate(batches) != inspect.GEN_CLOSED:
                 reading = self._latest[1]
-                epoch, place, is_over = reading.epoch, reading.place, reading.is_over
+                epoch, position, is_over = reading.epoch, reading.position, reading.is_over
         dealt = [
-            [at, [[list(one) for one in places] for places in kept]]
+            [at, [[list(one) for one in positions] for positions in kept]]
             for at, kept in self._dealt.items()
             if at >= epoch
         ]
         return {
             "epoch": epoch,
             "first": self._first,
-            "place": list(place),
+            "place": list(position),
             "is_over": is_over,
             "dealt": dealt,
             "in_round": self.in_round,
@@ -143,20 +143,20 @@ class Progress:
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on from a checkpoint in the next iteration."""
-        self._go_to(saved["epoch"], Place(*saved["place"]))
+        self._go_to(saved["epoch"], Position(*saved["place"]))
         self._first, self.in_round = saved.get("first", 0), saved.get("in_round", False)
         self._dealt = {
-            epoch: tuple(tuple(Place(*one) for one in places) for places in kept)
+            epoch: tuple(tuple(Position(*one) for one in positions) for positions in kept)
             for epoch, kept in saved["dealt"]
         }
 
-    def _go_to(self, epoch: int, place: Place) -> None:
-        self._epoch, self._place, self._latest = epoch, place, None
+    def _go_to(self, epoch: int, position: Position) -> None:
+        self._epoch, self._position, self._latest = epoch, position, None
 
 
-def unit_of(places: Sequence[Place]) -> int:
+def unit_of(positions: Sequence[Position]) -> int:
     """How many samples were dealt out together to these ranks, as those know that have read any."""
-    return max(place.unit for place in places if place.samples)
+    return max(position.unit for position in positions if position.samples)
 
 
 def left_over(order: NDArray[np.int64], dealt: Dealt) -> NDArray[np.int64]:
@@ -168,13 +168,13 @@ def left_over(order: NDArray[np.int64], dealt: Dealt) -> NDArray[np.int64]:
 
     Example:
         >>> import numpy as np
-        >>> left_over(np.arange(7), ((Place(2, 1, 2), Place(1, 1, 2)),))  # of two ranks
+        >>> left_over(np.arange(7), ((Position(2, 1, 2), Position(1, 1, 2)),))  # of two ranks
         array([3, 4, 5, 6])
     """
-    for places in dealt:
+    for positions in dealt:
         is_read = np.zeros(len(order), dtype=bool)
-        usable = len(order) // unit_of(places) * unit_of(places)
-        for rank, place in enumerate(places):
-            is_read[rank : usable : len(places)][: place.samples] = True
+        usable = len(order) // unit_of(positions) * unit_of(positions)
+        for rank, position in enumerate(positions):
+            is_read[rank : usable : len(positions)][: position.samples] = True
         order = order[~is_read]
     return order

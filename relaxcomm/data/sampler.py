@@ -9,7 +9,7 @@ from torch.utils.data import Sampler
 from relaxcomm.data.epoch_shares import EpochShares
 from relaxcomm.data.injection import Injection
 from relaxcomm.data.partitions import Indices, Partition, iid
-from relaxcomm.data.position import Place, Progress, Reading
+from relaxcomm.data.position import Position, Progress, Reading
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.transport import Membership
 
@@ -20,7 +20,7 @@ class ShareSampler(Sampler[list[int]]):
     With the partition `iid`, the data set is shuffled anew in each epoch and dealt out, so no sample
     comes twice in an epoch, on whatever rank. When the size is not a multiple of the world size (with
     `drop_last`: of world size times batch size) the remainder r sits out the epoch. Who sits out
-    rotates through the data set: epoch e leaves out places e·r to (e+1)·r - 1 of one fixed shuffled
+    rotates through the data set: epoch e leaves out positions e·r to (e+1)·r - 1 of one fixed shuffled
     order, taken round. Since r ≤ size / 2, any two consecutive epochs together hold every sample, and
     all samples sit out equally often in the long run.
 
@@ -138,16 +138,16 @@ class ShareSampler(Sampler[list[int]]):
 
     def _read(self, begun: Reading | None) -> Iterator[list[int]]:
         reading = begun or self.progress.begin()  # not before it is drawn from: DataLoaders ask twice
-        for batch, place in self._batches(reading):
-            reading.drawn.append((len(batch), place))
+        for batch, position in self._batches(reading):
+            reading.drawn.append((len(batch), position))
             yield batch
 
-    def _batches(self, reading: Reading) -> Iterator[tuple[list[int], Place]]:
-        """The batches from a place in an epoch on, each with the place behind it."""
+    def _batches(self, reading: Reading) -> Iterator[tuple[list[int], Position]]:
+        """The batches from a position in an epoch on, each with the position behind it."""
         injection, rank, epoch = self._injection, self._shares.membership.rank, reading.epoch
         readers = range(self._shares.membership.world_size) if injection else [rank]
         shares = {reader: self.share(epoch, reader) for reader in readers}
-        (at, step, _), end = reading.place, len(shares[rank])
+        (at, step, _), end = reading.position, len(shares[rank])
         is_rest = bool(self.progress.dealt(epoch))
         while local := self._next_samples(end - at, is_rest=is_rest):
             batch = shares[rank][at : at + local]
@@ -155,7 +155,7 @@ class ShareSampler(Sampler[list[int]]):
                 batch += injection.received(shares, rank, at, local, [self._seed, epoch, step])
             at, step = at + local, step + 1
             reading.are_all_drawn = not self._next_samples(end - at, is_rest=is_rest)
-            yield batch, Place(at, step, self._shares.unit)
+            yield batch, Position(at, step, self._shares.unit)
 
     def _next_samples(self, left: int, *, is_rest: bool) -> int:
         """Samples of the next batch that are from this rank's share; 0 if none comes.
@@ -184,11 +184,11 @@ class ShareSampler(Sampler[list[int]]):
     @property
     def batches_left(self) -> int:
         """Batches of the next iteration: an epoch's, or what is left of one that was not read to its end."""
-        epoch, place = self.progress.order, self.progress.place
+        epoch, position = self.progress.order, self.progress.position
         is_rest = bool(self.progress.dealt(epoch))
-        if not (place.samples or is_rest):
+        if not (position.samples or is_rest):
             return len(self)
-        return self._num_batches(len(self.share(epoch)) - place.samples, is_rest=is_rest)
+        return self._num_batches(len(self.share(epoch)) - position.samples, is_rest=is_rest)
 
     def _num_batches(self, samples: int, *, is_rest: bool = False) -> int:
         whole, last = divmod(max(0, samples), self._local_samples)

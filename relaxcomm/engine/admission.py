@@ -123,8 +123,8 @@ def restore_replica(replica: Replica, saved: Mapping[str, Any]) -> None:
 def restore_slots(bound: Bound, slots: Mapping[tuple[int, int], Mapping[str, Any]]) -> None:
     """Take over what all ranks have in common; a residual is another rank's, and this one has none yet."""
     for task in tasks_of(bound):
-        state = bound.state.slots[task.place]
-        for role, saved in slots[task.place].items():
+        state = bound.state.slots[task.key]
+        for role, saved in slots[task.key].items():
             known = policies(task, role)
             names = [name for name in saved if not is_of_part(task, role, name)]
             state[role].restore({name: saved[name] for name in names if known[name] in ("equal", "mean")})

@@ -16,6 +16,7 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.config.unread_keys import check_quorum, check_workers, warn_of_idle_guard, warn_of_unread
 from relaxcomm.engine import attach_arguments, device_checks
+from relaxcomm.engine.attach_arguments import Given
 from relaxcomm.engine.binding import bind
 from relaxcomm.engine.connecting import connect
 from relaxcomm.engine.consistency import compare_digests, digest, elastic_facts, fingerprint, share
@@ -26,10 +27,8 @@ from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.session import Session
 from relaxcomm.errors import RelaxcommError
 from relaxcomm.network import InProcessGroup, TorchTransport, Transport, elastic_store
-from relaxcomm.network.secret import Secret
 from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.replica.replica import Replica
-from relaxcomm.replica.shard_groups import check_replicas
 from relaxcomm.replica.sharding import place_shards
 from relaxcomm.step import replicas
 from relaxcomm.system.environment import address_to_join
@@ -88,40 +87,24 @@ def attach(
         >>> torch.equal(first, second)
         True
     """
-    settings: Config | None = None
-    problem: Exception | None = None
-    optimizers: tuple[Optimizer, ...] = ()
-    secret: Secret | None = None
-    try:
-        attach_arguments.check_type(model)
-        settings = attach_arguments.loaded(config)
-        secret = settings.membership.read_secret()
-        optimizers = attach_arguments.listed(optimizer)
-        attach_arguments.check(model, optimizers, settings)
-        check_replicas(model, process_group)
-    except Exception as error:  # the others are told, who would wait for this rank
-        problem = error
-        model = model if isinstance(model, nn.Module) else nn.Module()  # with which it is told
+    given = attach_arguments.read(model, optimizer, config, process_group)
     if (address := address_to_join()) and process_group is None and not dist.is_initialized():
-        if problem is not None:
-            raise problem
-        assert settings is not None
-        return join(model, optimizers, scaler, settings, address)
+        settings = given.checked()
+        return join(model, given.optimizers, scaler, settings, address)
     with ExitStack() as undo:
         try:
-            transport, owned = connect(undo, model, settings, process_group, secret)
+            transport, owned = connect(undo, given.model, given.settings, process_group, given.secret)
         except RelaxcommError as error:
-            raise (
-                problem or error
-            ) from None  # the others have no secret of this rank's, whose own fault says why
-        facts = _agree(transport, model, settings, problem)
-        assert settings is not None
+            # Where this rank is at fault the others lack its secret, and only its own fault says why.
+            raise (given.problem or error) from None
+        facts = _agree(transport, given)
+        settings = given.checked()
         if not (isinstance(config, Config) or transport.process.rank):  # `relaxcomm train` gives a Config
             warn_of_unread(settings)
             warn_of_idle_guard(settings)
         place_shards(model)
         replicas.broadcast(model, transport, settings.bucket_bytes)
-        replica = Replica(model, optimizers, scaler, settings.bucket_bytes)
+        replica = Replica(model, given.optimizers, scaler, settings.bucket_bytes)
         session = _begin(undo, transport, replica, settings, facts)
         engine = Engine(session, owns_default_group=owned)
         undo.pop_all()
@@ -130,24 +113,22 @@ def attach(
     return engine
 
 
-def _agree(
-    transport: Transport, model: nn.Module, settings: Config | None, problem: Exception | None
-) -> dict[str, str]:
+def _agree(transport: Transport, given: Given) -> dict[str, str]:
     """What all ranks have in common, by name; with what is wrong on one, all end.
 
     Raises: ConfigError, CompositionError, UsageError: on every rank.
     """
     facts: dict[str, str] = {}
-    gpu = ""
-    if settings is not None:
+    gpu, problem = "", given.problem
+    if (settings := given.settings) is not None:
         try:
-            named = named_parameters(model)
-            gpu = device_checks.gpu_of(model, named, transport)
+            named = named_parameters(given.model)
+            gpu = device_checks.gpu_of(given.model, named, transport)
             size = transport.membership.world_size
             check_workers(settings, size)
             settings.check_world_size(size)
             settings.check_losses(size)
-            facts = fingerprint(model, named, settings, size)
+            facts = fingerprint(given.model, named, settings, size)
             check_quorum(settings, size)
             if settings.membership.elastic:
                 check_elastic(transport)
@@ -168,9 +149,9 @@ def _begin(
     undo.callback(metering.close, "failed: attach did not succeed")
     elastic = None
     if settings.membership.elastic and isinstance(transport, TorchTransport):
-        elastic = Elastic.begin(transport.place, settings)
+        elastic = Elastic.begin(transport.rendezvous, settings)
         if not bound.world.rank:
-            elastic_store.publish(transport.place, elastic_facts(facts), metering.name)
+            elastic_store.publish(transport.rendezvous, elastic_facts(facts), metering.name)
     return Session(bound, settings, metering, elastic)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,59 @@ from relaxcomm.engine.attached_models import all_attached
 from relaxcomm.engine.binding import fitted
 from relaxcomm.engine.model_checks import check_initialised, check_model
 from relaxcomm.errors import CompositionError, ConfigError, UsageError
+from relaxcomm.network.secret import Secret
 from relaxcomm.replica.named_parameters import named_parameters, trainable
+from relaxcomm.replica.shard_groups import check_replicas
 from relaxcomm.replica.wrappers import check_apart, check_unwrapped
 
 
-def loaded(config: str | Path | Mapping[str, Any] | Algorithm | Config) -> Config:
-    """The configuration.
+@dataclass
+class Given:
+    """What `attach` was given, as far as it could be read: what is wrong with it is told to the others first.
 
-    Raises: ConfigError, CompositionError.
+    Args:
+        model: an empty one where what was given is none.
+        settings: the configuration, None where it is broken.
+        secret: that all ranks share, or None.
+        optimizers: each once.
+        problem: what is wrong, or None.
     """
-    return config if isinstance(config, Config) else load(_named(config))
+
+    model: nn.Module
+    settings: Config | None = None
+    secret: Secret | None = None
+    optimizers: tuple[Optimizer, ...] = ()
+    problem: Exception | None = None
+
+    def checked(self) -> Config:
+        """The configuration; raises what is wrong."""
+        if self.problem is not None:
+            raise self.problem
+        assert self.settings is not None, "it was read, or something is wrong"
+        return self.settings
 
 
-def check_type(model: object) -> None:
+def read(
+    model: object,
+    optimizer: object,
+    config: str | Path | Mapping[str, Any] | Algorithm | Config,
+    group: object,
+) -> Given:
+    """Read the arguments of `attach`, and check them on this rank."""
+    given = Given(model if isinstance(model, nn.Module) else nn.Module())
+    try:
+        _check_type(model)
+        given.settings = config if isinstance(config, Config) else load(_named(config))
+        given.secret = given.settings.membership.read_secret()
+        given.optimizers = _listed(optimizer)
+        _check(given.model, given.optimizers, given.settings)
+        check_replicas(given.model, group)
+    except Exception as error:
+        given.problem = error
+    return given
+
+
+def _check_type(model: object) -> None:
     """Refuse what is no model.
 
     Raises: UsageError.
@@ -39,7 +80,7 @@ def check_type(model: object) -> None:
         )
 
 
-def listed(optimizer: object) -> tuple[Optimizer, ...]:
+def _listed(optimizer: object) -> tuple[Optimizer, ...]:
     """The optimizers, each once.
 
     Raises: UsageError for what is none.
@@ -65,7 +106,7 @@ def listed(optimizer: object) -> tuple[Optimizer, ...]:
     return many
 
 
-def check(model: nn.Module, optimizers: Sequence[Optimizer], settings: Config) -> None:
+def _check(model: nn.Module, optimizers: Sequence[Optimizer], settings: Config) -> None:
     """Refuse a model that is taken, or that an algorithm cannot work with."""
     if next(model.parameters(), None) is None:
         raise CompositionError("the model has no parameters")

@@ -24,6 +24,6 @@ def discard(model: nn.Module) -> None:
 
 
 def all_attached() -> list[nn.Module]:
-    """Those that are followed now."""
+    """The models that are followed now."""
     with _lock:
         return list(_models)

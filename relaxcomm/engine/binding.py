@@ -12,7 +12,7 @@ from relaxcomm.replica.replica import Replica
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.replica_norms import ReplicaNorms
 from relaxcomm.step.world import World
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 
 def fitted(parameters: Sequence[Item], algorithm: Algorithm) -> Algorithm:

@@ -13,26 +13,25 @@ from relaxcomm.errors import ConfigError
 from relaxcomm.roles import is_buffer
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.kept_slots import Slots
-from relaxcomm.step.plan import Task
-from relaxcomm.step.state import Place
+from relaxcomm.step.plan import Task, TaskKey
 from relaxcomm.tensors.shards import shard_sizes
 
-Rests: TypeAlias = Mapping[Place, Mapping[str, Tensor]]
+Rests: TypeAlias = Mapping[TaskKey, Mapping[str, Tensor]]
 """What a rank has left to send of the mean of its part, by rule, bucket and slot."""
 
 
 def in_parts(bound: Bound) -> list[Task]:
     """The tasks whose compressors keep something for each rank's part."""
-    return [one for one in bound.plan.every_task if one.place in bound.state.slots and is_in_parts(one)]
+    return [one for one in bound.plan.every_task if one.key in bound.state.slots and is_in_parts(one)]
 
 
-def rests(bound: Bound) -> dict[Place, dict[str, Tensor]]:
-    """Those of this rank."""
+def rests(bound: Bound) -> dict[TaskKey, dict[str, Tensor]]:
+    """What this rank has left to send of the mean of its part, by task."""
     own = f"{bound.world.size}."
     return {
-        task.place: {
+        task.key: {
             slot.removeprefix(own): value
-            for slot, value in bound.state.slots[task.place]["compressor"].items()
+            for slot, value in bound.state.slots[task.key]["compressor"].items()
             if slot.startswith(own) and not is_buffer(slot)
         }
         for task in in_parts(bound)
@@ -49,7 +48,7 @@ def cut_anew(new: Bound, old: Bound | None, held: Sequence[Rests | None]) -> set
     """
     dropped = set()
     for task in in_parts(new):
-        slots, cut = new.state.slots[task.place]["compressor"], _Cut(task, new, old, held)
+        slots, cut = new.state.slots[task.key]["compressor"], _Cut(task, new, old, held)
         for slot in [one for one in slots if is_of_part(task, "compressor", one) and not is_buffer(one)]:
             try:
                 value = cut.slot(slot)
@@ -68,7 +67,7 @@ class _Cut:
         self._task, self._numel, self._held = task, task.bucket.numel, held
         self._membership = new.world.membership
         self._carrier = Carrier(len(held), self._membership)
-        self._before: Slots | None = None if old is None else old.state.slots[task.place]["compressor"]
+        self._before: Slots | None = None if old is None else old.state.slots[task.key]["compressor"]
         self._known = declared(task, "compressor")
 
     def slot(self, slot: str) -> Tensor | None:
@@ -88,8 +87,8 @@ class _Cut:
         return self._carrier.cut(scaled, self._numel, index)
 
     def _pieces(self, name: str) -> list[Tensor]:
-        place, sizes = self._task.place, shard_sizes(self._numel, len(self._held))
-        found = {rank: one[place][name] for rank, one in enumerate(self._held) if one is not None}
+        key, sizes = self._task.key, shard_sizes(self._numel, len(self._held))
+        found = {rank: one[key][name] for rank, one in enumerate(self._held) if one is not None}
         rank, one = next(iter(found.items()))
         is_cut = list(one.shape) == [sizes[rank]]
         return [

@@ -92,7 +92,9 @@ def _transport(model: nn.Module, settings: Config | None, group: Any, secret: Se
         return between(group)
     shards = between(groups.shards)
     try:
-        return between(groups.replicas).with_shards(shards)
+        replicas = between(groups.replicas)
     except BaseException:
         shards.close()
         raise
+    replicas.shards = shards
+    return replicas

@@ -79,7 +79,7 @@ def compare(
 def compare_digests(
     transport: Transport, digests: Sequence[str], mine: Mapping[str, str], event: str
 ) -> None:
-    """The same by each process's `digest`: only where one differs does each rank get the facts of all.
+    """Compare facts by each process's `digest`: only where one differs does each rank get the facts of all.
 
     Of a model with a thousand tensors they are 100 kB, times the number of ranks.
     """

@@ -11,7 +11,7 @@ from relaxcomm.step.bound import Bound
 
 
 class DataSets:
-    """Those that loaders were made for, and those that a checkpoint tells of.
+    """The data sets that loaders were made for, and those that a checkpoint tells of.
 
     The same data are the same object; or one of the same type and length, where nobody has that one any more
     when the new one is read first, so that a data set may be made anew for each epoch, too. In which order a
@@ -31,7 +31,7 @@ class DataSets:
         return same[0] if same else None
 
     def like(self, kind: tuple[str, int]) -> list[Data]:
-        """Those of a type and length."""
+        """The known data sets of a type and length."""
         return [data for data in self._known if data.kind == kind]
 
     def add(self, data: Data) -> None:

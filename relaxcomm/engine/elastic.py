@@ -12,7 +12,7 @@ from relaxcomm.config import Config
 from relaxcomm.errors import CommunicationError, ConfigError, RankLostError
 from relaxcomm.network import TorchTransport, Transport
 from relaxcomm.network.generations import Generation, Generations
-from relaxcomm.network.meeting_place import MeetingPlace
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.step.world import World
 from relaxcomm.system.telling import tell
 from relaxcomm.tensors import buffer_pool
@@ -34,16 +34,18 @@ class Elastic:
         self._generations, self._timeout_seconds, self._quorum = generations, timeout_seconds, quorum
 
     @classmethod
-    def begin(cls, place: MeetingPlace, settings: Config) -> Elastic:
+    def begin(cls, rendezvous: Rendezvous, settings: Config) -> Elastic:
         """In generation 0.
 
         Args:
-            place: where its ranks have met.
+            rendezvous: where its ranks have met.
             settings: of the run.
         """
         membership, limit = settings.membership, settings.timeout_seconds
         patience = membership.grace_seconds or limit
-        return cls(Generations(place, place.membership.world_size, patience), limit, membership.quorum)
+        return cls(
+            Generations(rendezvous, rendezvous.membership.world_size, patience), limit, membership.quorum
+        )
 
     @property
     def generation(self) -> Generation:
@@ -60,19 +62,19 @@ class Elastic:
         Raises: GivenUpError if this rank is not among them; CommunicationError if they are too few.
         """
         while True:
-            place = self._generations.follow(newest)
+            rendezvous = self._generations.follow(newest)
             self._check_quorum()
             try:
-                return self.at(world, place)
+                return self.at(world, rendezvous)
             except RankLostError:  # another is lost: those who are left agree anew
                 continue
 
-    def at(self, world: World, place: MeetingPlace) -> World:
-        """The same among those who meet at a place."""
+    def at(self, world: World, rendezvous: Rendezvous) -> World:
+        """This rank's world among those who meet there."""
         assert isinstance(world.transport, TorchTransport), "other networks lose no ranks"
-        return replace(world, transport=world.transport.at(place))
+        return replace(world, transport=world.transport.at(rendezvous))
 
-    def join(self, meet: Callable[[MeetingPlace], T]) -> T:
+    def join(self, meet: Callable[[Rendezvous], T]) -> T:
         """Ask to be admitted as a new worker, and meet the others; again where that is broken off.
 
         Args:
@@ -84,9 +86,9 @@ class Elastic:
         """
         for attempt in count(1):
             self._generations.ask()
-            place = self._generations.wait_for_admission(self._timeout_seconds)
+            rendezvous = self._generations.wait_for_admission(self._timeout_seconds)
             try:
-                return meet(place)
+                return meet(rendezvous)
             except RankLostError as error:
                 if attempt == _ATTEMPTS:
                     raise CommunicationError(

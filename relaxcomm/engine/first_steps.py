@@ -100,7 +100,7 @@ class FirstSteps:
             yield speeds.coding_entry_seconds
 
     def _largest(self, mine: list[float]) -> list[float]:
-        """Of each of several numbers, over all workers, in one message."""
+        """The largest of each of several numbers, over all workers, in one message."""
         numbers = torch.tensor(mine, dtype=torch.float64)
         found: list[float] = self._bound.agreements.decide("probe", numbers, self._bound.common_step).tolist()
         return found

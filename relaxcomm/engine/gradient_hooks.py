@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 
 from relaxcomm.system.compiler import uncompiled
 from relaxcomm.system.weak_methods import weakly
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 
 class GradientHooks:

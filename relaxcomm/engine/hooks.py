@@ -21,7 +21,7 @@ from relaxcomm.replica.hybrid_sharding import HybridSharding
 from relaxcomm.replica.nested_steps import NestedSteps
 from relaxcomm.system.compiler import uncompiled
 from relaxcomm.system.weak_methods import weakly
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 
 class Hooks:
@@ -50,14 +50,14 @@ class Hooks:
         self._handles: list[RemovableHandle] = []
         self._of_parts: list[RemovableHandle] = []
         self.gradients = GradientHooks((), self._gradients_arrive)
-        """Those on the gradients that the follower wants to be told of."""
+        """The hooks on the gradients that the follower wants to be told of."""
         self._hybrid = HybridSharding(model)
         self.output = OutputHooks(self._backward_begins)
-        """Those on what the model returns."""
+        """The hooks on what the model returns."""
         self.end_of_backward = EndOfBackward(
             self._backward_ends, is_sharded=any(item.sharded is not None for item in parameters)
         )
-        """Of the backward under way, told where the follower awaits it."""
+        """The end of the backward under way, told where the follower awaits it."""
         self._load_begins = load_begins
         self._nested = {optimizer: NestedSteps(optimizer) for optimizer in optimizers}
 

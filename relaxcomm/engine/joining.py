@@ -20,7 +20,7 @@ from relaxcomm.engine.metering import Metering
 from relaxcomm.engine.session import Session
 from relaxcomm.errors import ConfigError, worded
 from relaxcomm.network import TorchTransport, elastic_store
-from relaxcomm.network.meeting_place import MeetingPlace
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.replica.replica import Replica
 from relaxcomm.system.telling import tell
@@ -49,10 +49,12 @@ def join(
     run = elastic_store.find(store, address, settings.timeout_seconds)
     mine = elastic_facts(fingerprint(model, named_parameters(model), settings, run.size))
     compare([run.facts, mine], "join with the run's model and configuration")
-    elastic = Elastic.begin(elastic_store.place_of(store, run, settings.timeout_seconds, secret), settings)
+    elastic = Elastic.begin(
+        elastic_store.rendezvous_of(store, run, settings.timeout_seconds, secret), settings
+    )
     replica = Replica(model, tuple(optimizers), scaler, settings.bucket_bytes)
     try:
-        session = elastic.join(lambda place: _meet(place, elastic, replica, settings, run.shown_as))
+        session = elastic.join(lambda rendezvous: _meet(rendezvous, elastic, replica, settings, run.shown_as))
     except BaseException as error:
         elastic.leave(f"failed: {worded(error)}")
         raise
@@ -65,12 +67,12 @@ def join(
 
 
 def _meet(
-    place: MeetingPlace, elastic: Elastic, replica: Replica, settings: Config, shown_as: str
+    rendezvous: Rendezvous, elastic: Elastic, replica: Replica, settings: Config, shown_as: str
 ) -> Session:
     """Meet the others, and take over their state."""
     with ExitStack() as undo:
         transport = TorchTransport(
-            place,
+            rendezvous,
             device=next((p.device for p in replica.model.parameters()), torch.device("cpu")),
             backend=settings.backend,
             timeout_seconds=settings.timeout_seconds,

@@ -62,7 +62,7 @@ class Data:
 
 
 def given_up(data: Sequence[Data]) -> list[Data]:
-    """Those that nobody has any more, whenever garbage is collected."""
+    """The data sets that nobody has any more, whenever garbage is collected."""
     if not all(one.is_given_up for one in data):
         gc.collect()
     return [one for one in data if one.is_given_up]

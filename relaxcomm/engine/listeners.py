@@ -18,7 +18,7 @@ class Follower(Protocol):
         """The model is about to be called."""
 
     def forward_ends(self, module: nn.Module, output: Any) -> None:
-        """It has returned something."""
+        """The model has returned something."""
 
     def part_begins(self) -> None:
         """A part of it is about to be called; told only after `watch_parts`."""
@@ -39,7 +39,7 @@ class Follower(Protocol):
         """An optimizer is about to step."""
 
     def step_ends(self, optimizer: Optimizer) -> None:
-        """It has stepped."""
+        """The optimizer has stepped."""
 
     @property
     def turns(self) -> OptimizerTurns:

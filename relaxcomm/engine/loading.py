@@ -31,7 +31,7 @@ class Loaders:
         self._followed: Data | None = None
         self._live: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
         self._unread: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
-        """Those that may turn out to follow another one when they are read."""
+        """Loaders that may turn out to follow another one when they are read."""
         self._later: list[_Later] = []
         self._bound: Bound | None = None  # the algorithm among the present ranks
         self._is_over = False
@@ -156,7 +156,7 @@ class Loaders:
                 followed = self._data_sets.begin(bound, data, may_follow=loader in self._unread)
                 if followed is not None and followed is self._followed:
                     self._followed = data
-            elif not data.progress.place.batches:
+            elif not data.progress.position.batches:
                 data.is_anew = False
             if loader in self._unread:
                 self._unread.remove(loader)

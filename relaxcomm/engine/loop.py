@@ -106,7 +106,7 @@ class Loop:
 
     @callback
     def forward_ends(self, module: nn.Module, output: Any) -> None:
-        """It has returned something, on which a backward may begin."""
+        """The model has returned something, on which a backward may begin."""
         if torch.is_grad_enabled():
             replica = self.step.bound.replica
             check_forward(replica.model, module, replica.parameters[0].parameter)
@@ -179,7 +179,7 @@ class Loop:
 
     @callback
     def step_ends(self, optimizer: Optimizer) -> None:
-        """It has stepped."""
+        """The optimizer has stepped."""
         put_back(self._replaced)
         self.turns.stepped.append(optimizer)
         if self.turns.are_over:
@@ -196,7 +196,7 @@ class Loop:
             self._attempt(lambda: self._hand_in(indices))
 
     def _hand_in(self, indices: list[int]) -> None:
-        """Those of a backward that reaches parameters; `autograd.grad` does not come here."""
+        """Hand in gradients of a backward that reaches parameters; `autograd.grad` does not come here."""
         if not self._begun:
             loop_checks.check_no_graph()
             if not self._called:

@@ -211,7 +211,7 @@ class Metering:
 
 
 _open: WeakSet[Metering] = WeakSet()
-"""Those of this process that name a run, and have not ended."""
+"""The meterings of this process that name a run, and have not ended."""
 
 
 def _number(name: str, value: Any) -> float | Tensor:

@@ -26,8 +26,8 @@ MakeStep: TypeAlias = Callable[[Bound], Step]
 
 
 @dataclass(frozen=True)
-class Gone:
-    """A rank that is among others now.
+class Resumed:
+    """Where a rank resumes among the ranks of a new generation.
 
     Args:
         step: what is done in a step.
@@ -49,8 +49,8 @@ class Gone:
 
 
 @dataclass(frozen=True)
-class Going:
-    """A rank that goes on among others.
+class Transition:
+    """A rank's change from one generation of ranks to the next.
 
     Args:
         before: what was done in a step.
@@ -102,42 +102,42 @@ def results_on_their_way(step: Step) -> dict[str, Any]:
 
 
 def stay(
-    going: Going, make_step: MakeStep, late: Mapping[str, Any] | None, schedule: Mapping[str, Any]
-) -> Gone:
+    transition: Transition, make_step: MakeStep, late: Mapping[str, Any] | None, schedule: Mapping[str, Any]
+) -> Resumed:
     """Go on among other ranks.
 
     A result that some have applied and others have not is given to all: whoever has come farthest sends
     what should be the same everywhere. Whoever is behind exchanges nothing until it has come as far.
 
     Args:
-        going: where this rank comes from and goes to.
+        transition: of this rank.
         make_step: with the algorithm among the ranks now.
         late: results that were on their way; None where they are lost.
         schedule: of algorithms, for those who join.
     """
-    old = going.before.bound
-    in_step = going.standing.next_step - old.clock.step
-    handover = Handover(old, going.world, in_step=bool(in_step))
+    old = transition.before.bound
+    in_step = transition.standing.next_step - old.clock.step
+    handover = Handover(old, transition.world, in_step=bool(in_step))
     try:
         handover.take()
-        new = survival.rebound(old, going.world)
+        new = survival.rebound(old, transition.world)
         handover.give(new)
-        return _stay(going, new, make_step, late, schedule)
+        return _stay(transition, new, make_step, late, schedule)
     except RankLostError:
         handover.undo()
         raise
 
 
 def _stay(
-    going: Going,
+    transition: Transition,
     new: Bound,
     make_step: MakeStep,
     late: Mapping[str, Any] | None,
     schedule: Mapping[str, Any],
-) -> Gone:
-    old, world, mine = going.before.bound, going.world, going.standing
+) -> Resumed:
+    old, world, mine = transition.before.bound, transition.world, transition.standing
     standings = Standings.gather(world, mine)
-    rests = [None if one is None else one.rests for one in going.before_change(standings)]
+    rests = [None if one is None else one.rests for one in transition.before_change(standings)]
     is_behind = standings.is_behind(mine)
     if new.algorithm.is_collective and standings.differ:
         survival.send_shared(new, standings.farthest)
@@ -146,7 +146,7 @@ def _stay(
     new.clock.set(old.clock.step)
     resumes_at = standings.next_step if new.plan.keeps_step else mine.next_step
     _cut_anew(new, old, rests)
-    step, loaders = make_step(new), going.loaders(standings)
+    step, loaders = make_step(new), transition.loaders(standings)
     if late is not None and standings.are_whole and new.plan.buckets is not None:
         _restore_late(step, late)
     if standings.joined:
@@ -159,7 +159,7 @@ def _stay(
     survival.begin_anew(new, standings.joined)
     ahead = standings.read_farthest.read_until
     caught_up_at = ahead if ahead > mine.next_step and new.algorithm.round_plan is None else 0
-    return Gone(step, loaders, resumes_at, standings.targets, standings.events, is_behind, caught_up_at)
+    return Resumed(step, loaders, resumes_at, standings.targets, standings.events, is_behind, caught_up_at)
 
 
 def join(
@@ -170,7 +170,7 @@ def join(
     *,
     in_step: bool,
     target: Target | None,
-) -> tuple[Gone, EngineState]:
+) -> tuple[Resumed, EngineState]:
     """Go on as a rank that was not there before, from the state that another one hands over.
 
     Args:
@@ -181,7 +181,7 @@ def join(
         in_step: whether the training loop is in a step, which is given up.
         target: where others find this rank's metrics.
 
-    Returns: where this rank is then, and that state.
+    Returns: where this rank resumes, and that state.
 
     Raises: ConfigError for a state that is not of this model.
     """
@@ -211,7 +211,7 @@ def join(
     survival.begin_anew(new, standings.joined)
     new.clock.set(state["resumes_at"] - in_step)
     loaders = [one.model_dump() for one in saved.loaders]
-    return Gone(step, loaders, new.clock.step + in_step, standings.targets, standings.events), saved
+    return Resumed(step, loaders, new.clock.step + in_step, standings.targets, standings.events), saved
 
 
 def _share_out_clients(new: Bound, rank_before: int) -> None:

@@ -28,9 +28,9 @@ class OptimizerTurns:
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
         self.stepped: list[Optimizer] = []
-        """Those that have stepped."""
+        """The optimizers that have stepped in this step."""
         self.backwards = 0
-        """Those since the last step ended."""
+        """The backwards since the last step ended."""
         self._notes: dict[Optimizer, Note] = {}
         self._others = 0  # steps of others in a row
         self._counts = True  # whether these are counted

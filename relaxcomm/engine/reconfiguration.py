@@ -13,11 +13,11 @@ from relaxcomm.engine.common_events import CommonEvents
 from relaxcomm.engine.elastic import Elastic, forget_locals
 from relaxcomm.engine.loading import Loaders
 from relaxcomm.engine.metering import Metering
-from relaxcomm.engine.next_generation import Going, Gone
-from relaxcomm.engine.standings import Standing
+from relaxcomm.engine.next_generation import Resumed, Transition
+from relaxcomm.engine.standings import Loaded, Standing
 from relaxcomm.errors import CommunicationError, RankLostError
 from relaxcomm.network.generations import GivenUpError
-from relaxcomm.network.meeting_place import MeetingPlace
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.step import Step
 from relaxcomm.step.world import World
@@ -37,7 +37,7 @@ class Run(Protocol):
     def make_step(self, bound: Bound) -> Step:
         """What is done in a step of an algorithm."""
 
-    def go_on_with(self, gone: Gone) -> None:
+    def go_on_with(self, resumed: Resumed) -> None:
         """Follow the training loop among the ranks now."""
 
 
@@ -90,11 +90,11 @@ class Reconfiguration:
         """
         run = self._run
         algorithm_of = run.schedule.algorithm_of
-        gone, saved = next_generation.join(
+        resumed, saved = next_generation.join(
             fresh, world, run.make_step, algorithm_of, in_step=in_step, target=run.metering.target
         )
         run.schedule.begin_at(saved)
-        self._go_on_with(gone)
+        self._go_on_with(resumed)
 
     def _change(
         self, late: Mapping[str, Any] | None, *, in_step: bool, in_round: bool = False, newest: int = -1
@@ -124,28 +124,42 @@ class Reconfiguration:
             run.settings.check_world_size(following.size)
             if in_order:
                 world.transport.close()  # the others have left it, too
-            next_step, rests = before.bound.clock.step + in_step, bucket_parts.rests(before.bound)
-            place = before.bound.place(next_step, in_round=in_round)
-            runs = repr(before.bound.algorithm)
-            events, target = run.common_events.ended, run.metering.target
-            read_until = run.loaders.read_until(next_step)
-            standing = Standing(
-                next_step, place, events, digest, in_order, loaders, read_until, rests, runs, target
+            next_step = before.bound.clock.step + in_step
+            standing = self._standing(
+                next_step, in_round=in_round, shared=digest, is_whole=in_order, loaders=loaders
             )
-            going = Going(before, following, standing, generation, elastic.generation)
+            transition = Transition(before, following, standing, generation, elastic.generation)
             try:
-                gone = next_generation.stay(going, run.make_step, late, run.schedule.export())
+                resumed = next_generation.stay(transition, run.make_step, late, run.schedule.export())
                 break
             except RankLostError as error:  # one more is lost
                 forget_locals(error)
                 world, in_order, late = following, False, None
                 elastic.give_up(world)
-        self._go_on_with(gone)
-        bound = gone.step.bound
+        self._go_on_with(resumed)
+        bound = resumed.step.bound
         if bound.world.rank == 0:  # the clock is that of the algorithm, which may have begun later
-            step = bound.world.statistics.steps + gone.resumes_at - bound.clock.step
+            step = bound.world.statistics.steps + resumed.resumes_at - bound.clock.step
             elastic.say(step, in_order=in_order)
-        return gone.is_behind
+        return resumed.is_behind
+
+    def _standing(
+        self, next_step: int, *, in_round: bool, shared: str, is_whole: bool, loaders: Loaded
+    ) -> Standing:
+        """Where this rank stands, see `Standing`; `in_round` as `Bound.progress` has it."""
+        run, bound = self._run, self._run.step.bound
+        return Standing(
+            next_step=next_step,
+            progress=bound.progress(next_step, in_round=in_round),
+            events=run.common_events.ended,
+            shared=shared,
+            is_whole=is_whole,
+            loaders=loaders,
+            read_until=run.loaders.read_until(next_step),
+            rests=bucket_parts.rests(bound),
+            algorithm=repr(bound.algorithm),
+            target=run.metering.target,
+        )
 
     def _join_again(self, error: GivenUpError, before: Bound, world: World, *, in_step: bool) -> None:
         """Ask those who have gone on without this rank to admit it."""
@@ -155,8 +169,8 @@ class Reconfiguration:
             ) from None
         tell(f"{error}; it asks to join them")
 
-        def meet(place: MeetingPlace) -> None:
-            following = self.elastic.at(world, place)
+        def meet(rendezvous: Rendezvous) -> None:
+            following = self.elastic.at(world, rendezvous)
             try:
                 self.join(before, following, in_step=in_step)
             except RankLostError:
@@ -165,9 +179,9 @@ class Reconfiguration:
 
         self.elastic.join(meet)
 
-    def _go_on_with(self, gone: Gone) -> None:
-        self._run.go_on_with(gone)
-        self._look_for_newcomers(gone.step.bound.world)
+    def _go_on_with(self, resumed: Resumed) -> None:
+        self._run.go_on_with(resumed)
+        self._look_for_newcomers(resumed.step.bound.world)
 
     def _look_for_newcomers(self, world: World) -> None:
         self._newcomers, self._has_synchronised = Newcomers(self.elastic, world), False

@@ -62,8 +62,8 @@ def check(
     for index, (optimizer, state) in enumerate(zip(optimizers, saved, strict=True)):
         here = optimizer.state_dict()["param_groups"]
         _check_groups(index, optimizer, here, state.param_groups, made_with.get(index, ()))
-        known = {place for group in here for place in group["params"]}
-        foreign = {place for place in state.state if isinstance(place, int)} - known
+        known = {index for group in here for index in group["params"]}
+        foreign = {index for index in state.state if isinstance(index, int)} - known
         if foreign:
             raise ConfigError(
                 f"the saved state of optimizer {index} is of parameters that it does not have, such as "
@@ -99,7 +99,7 @@ def _check_groups(
 
 
 def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The places of a group's parameters, and the kinds of its settings, whose values may differ."""
+    """The indices of a group's parameters, and the kinds of its settings, whose values may differ."""
     kinds = {key: _kind(value) for key, value in group.items() if key not in _HOW}
     return {**kinds, "params": group["params"]}
 

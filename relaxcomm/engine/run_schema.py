@@ -16,7 +16,7 @@ _Word: TypeAlias = Annotated[int, Field(ge=0, lt=1 << 32)]
 
 
 class OptimizerState(Part):
-    """As torch's optimizers give it, by the places of parameters; some add names and entries of their own."""
+    """An optimizer's state as torch's give it, by the indices of parameters; some add names and entries."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -26,9 +26,11 @@ class OptimizerState(Part):
     @field_validator("state")
     @classmethod
     def _check_state(cls, value: dict[int | str, Any]) -> dict[int | str, Any]:
-        for place, held in value.items():
-            if isinstance(place, int) and not (isinstance(held, dict) and all(map(_is_key, held))):
-                raise ValueError(f"of parameter {place} it needs a dict by names")
+        for index, held in value.items():
+            if not isinstance(index, int):
+                continue
+            if not isinstance(held, dict) or not all(isinstance(name, str | int) for name in held):
+                raise ValueError(f"of parameter {index} it needs a dict by names")
         return value
 
     @field_validator("param_groups")
@@ -36,13 +38,9 @@ class OptimizerState(Part):
     def _check_params(cls, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for group in value:
             params = group.get("params")
-            if not isinstance(params, list) or not all(type(place) is int for place in params):
+            if not isinstance(params, list) or not all(type(index) is int for index in params):
                 raise ValueError("each group needs params, a list of whole numbers")
         return value
-
-
-def _is_key(name: object) -> bool:
-    return isinstance(name, str | int)
 
 
 class RandomState(Part):

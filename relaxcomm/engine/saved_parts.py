@@ -65,7 +65,7 @@ class _Before(NamedTuple):
 
     @classmethod
     def of(cls, part: Any) -> _Before:
-        """As it is now.
+        """What a part of the run is now.
 
         What a load replaces as a whole needs no copy: an optimizer's moments, which are large, and what a
         loader, such as torchdata's, would begin to load if it were asked for its state.

@@ -29,7 +29,7 @@ def share(scaler: GradScaler | None, loop: Steps) -> None:
 
 
 def leave(scaler: GradScaler | None, loop: Steps) -> None:
-    """It has ended."""
+    """The loop has ended."""
     if scaler is not None and scaler in _sharing:
         _sharing[scaler] = [one for one in _sharing[scaler] if one() not in (None, loop)]
 

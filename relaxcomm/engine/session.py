@@ -13,7 +13,7 @@ from relaxcomm.engine.hooks import Hooks
 from relaxcomm.engine.loading import Loaders
 from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.metering import Metering
-from relaxcomm.engine.next_generation import Gone
+from relaxcomm.engine.next_generation import Resumed
 from relaxcomm.engine.reconfiguration import Reconfiguration
 from relaxcomm.engine.unclosed import Unclosed
 from relaxcomm.errors import RankLostError
@@ -169,19 +169,19 @@ class Session:
         assert self._ranks is not None, "ranks stay the same without"
         self._ranks.join(self.bound, self.world, in_step=False)
 
-    def go_on_with(self, gone: Gone) -> None:
+    def go_on_with(self, resumed: Resumed) -> None:
         """Follow the training loop among other ranks."""
         # A rank that has joined may have begun with another algorithm than runs now.
-        if gone.step.follows_gradients != self.step.follows_gradients:
-            self.hooks.follow(self.loop, gradients=gone.step.follows_gradients)
-        gone.step.inputs.follow(self.step.inputs)
-        self.step = step = gone.step
+        if resumed.step.follows_gradients != self.step.follows_gradients:
+            self.hooks.follow(self.loop, gradients=resumed.step.follows_gradients)
+        resumed.step.inputs.follow(self.step.inputs)
+        self.step = step = resumed.step
         self.replica.loaded.follow(step.bound.algorithm)
-        self.loop.go_on_with(step, gone.resumes_at, gone.caught_up_at)
+        self.loop.go_on_with(step, resumed.resumes_at, resumed.caught_up_at)
         self.schedule.go_on_with(step)
-        self.metering.go_on_with(step.bound, self.generation, gone.targets)
-        self.loaders.go_on_with(step.bound, gone.loaders, gone.caught_up_at)
-        self.common_events.ended = gone.events
+        self.metering.go_on_with(step.bound, self.generation, resumed.targets)
+        self.loaders.go_on_with(step.bound, resumed.loaders, resumed.caught_up_at)
+        self.common_events.ended = resumed.events
 
     def joins_again(self, error: RankLostError) -> bool:
         """Go on between two steps; whether the others had given up this rank, which is a new one to them."""

@@ -9,7 +9,7 @@ from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
 from relaxcomm.step import copied_states, replicas
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.step import Step
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 
 class Shadow:

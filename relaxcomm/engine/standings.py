@@ -21,7 +21,7 @@ class Standing:
 
     Args:
         next_step: the clock when its step is over; -1 for one that joins.
-        place: how far it has come, to compare with others: `next_step`, or rounds that are over.
+        progress: how far it has come, to compare with others: `next_step`, or rounds that are over.
         events: how many it has ended of what all do together.
         shared: a digest of what should be the same on all ranks.
         is_whole: whether it has all results that were on their way.
@@ -33,7 +33,7 @@ class Standing:
     """
 
     next_step: int = -1
-    place: int = -1
+    progress: int = -1
     events: int = -1
     shared: str = ""
     is_whole: bool = True
@@ -66,7 +66,7 @@ class Standings:
     def __post_init__(self) -> None:
         ranks = range(len(self.by_rank))
         object.__setattr__(self, "joined", [rank for rank in ranks if not self.by_rank[rank].stays])
-        object.__setattr__(self, "farthest", max(ranks, key=lambda rank: self.by_rank[rank].place))
+        object.__setattr__(self, "farthest", max(ranks, key=lambda rank: self.by_rank[rank].progress))
 
     @classmethod
     def gather(cls, world: World, mine: Standing) -> Standings:
@@ -100,7 +100,7 @@ class Standings:
 
     @property
     def read_farthest(self) -> Standing:
-        """Of the rank that has read the farthest."""
+        """The standing of the rank that has read the farthest."""
         return max(self.by_rank, key=lambda one: one.read_until)
 
     @property
@@ -116,8 +116,8 @@ class Standings:
     @property
     def differ(self) -> bool:
         """Whether those who stay have not all applied the same."""
-        return len({(one.place, one.shared) for one in self.by_rank if one.stays}) > 1
+        return len({(one.progress, one.shared) for one in self.by_rank if one.stays}) > 1
 
     def is_behind(self, mine: Standing) -> bool:
         """Whether others have come farther."""
-        return mine.place < self.by_rank[self.farthest].place
+        return mine.progress < self.by_rank[self.farthest].progress

@@ -14,8 +14,8 @@ from relaxcomm.errors import ConfigError
 from relaxcomm.network.transport import Membership
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.kept_slots import Slots
-from relaxcomm.step.plan import Plan, Task
-from relaxcomm.step.state import Place, RuleState, served_for
+from relaxcomm.step.plan import Plan, Task, TaskKey
+from relaxcomm.step.state import RuleState, served_for
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.memory_order import Strides, are_dense
 
@@ -50,12 +50,12 @@ def check_fits(saved: EngineState, algorithm: Algorithm, bound: Bound, membershi
                 f"the saved engine state has {key} {getattr(saved, key)!r}, this run has {value!r}; "
                 f"{_REMEDIES[key]}"
             )
-    tasks: dict[Place, Task] = {}
+    tasks: dict[TaskKey, Task] = {}
     if saved.layout is not None:
         _check_layout(saved.layout, saved.strides, algorithm, bound)
         plan = Plan(algorithm, bound.replica.parameters)
         plan.lay_out(saved.layout, saved.strides)
-        tasks = {task.place: task for task in plan.every_task}
+        tasks = {task.key: task for task in plan.every_task}
     _check_slots(saved, tasks, membership)
     _check_services(saved, tasks, bound, membership)
     _check_votes(saved, algorithm)
@@ -92,10 +92,10 @@ def _check_layout(
                 raise _damaged(f"{name} of shape {list(shape)} lies there with the strides {list(one)}")
 
 
-def _check_slots(saved: EngineState, tasks: Mapping[Place, Task], membership: Membership) -> None:
-    _check_places("slots", [(rule, unit) for rule, unit, _ in saved.slots], tasks)
-    _check_places("rounds", [(rule, unit) for rule, unit, _ in saved.rounds], tasks)
-    _check_places("samples", [(rule, unit) for rule, unit, _ in saved.samples], tasks)
+def _check_slots(saved: EngineState, tasks: Mapping[TaskKey, Task], membership: Membership) -> None:
+    _check_keys("slots", [(rule, unit) for rule, unit, _ in saved.slots], tasks)
+    _check_keys("rounds", [(rule, unit) for rule, unit, _ in saved.rounds], tasks)
+    _check_keys("samples", [(rule, unit) for rule, unit, _ in saved.samples], tasks)
     for rule, unit, found in saved.slots:
         task = tasks[rule, unit]
         expected = RuleState(task.rule, task.bucket, membership)
@@ -105,14 +105,14 @@ def _check_slots(saved: EngineState, tasks: Mapping[Place, Task], membership: Me
 
 
 def _check_services(
-    saved: EngineState, tasks: Mapping[Place, Task], bound: Bound, membership: Membership
+    saved: EngineState, tasks: Mapping[TaskKey, Task], bound: Bound, membership: Membership
 ) -> None:
     expected = {}
-    for place, task in tasks.items():
+    for key, task in tasks.items():
         cx = bound.clock.context(task.rule).at(membership=membership)
         if (served := served_for(task, cx)) is not None:
-            expected[place] = _kinds(served.service.export())
-    _check_places("services", [(rule, unit) for rule, unit, _ in saved.services], expected)
+            expected[key] = _kinds(served.service.export())
+    _check_keys("services", [(rule, unit) for rule, unit, _ in saved.services], expected)
     for rule, unit, found in saved.services:
         _check_same(f"service of rule {rule}, bucket {unit}", _kinds(found), expected[rule, unit])
 
@@ -128,7 +128,9 @@ def _check_votes(saved: EngineState, algorithm: Algorithm) -> None:
         raise _damaged("an answer to a trigger that is not there")
 
 
-def _check_late(saved: EngineState, tasks: Mapping[Place, Task], algorithm: Algorithm, bound: Bound) -> None:
+def _check_late(
+    saved: EngineState, tasks: Mapping[TaskKey, Task], algorithm: Algorithm, bound: Bound
+) -> None:
     for _, rule, unit, result, *_ in saved.late_gradients:
         bucket = _check_result("late_gradients", tasks.get((rule, unit)), "backward", (result,))
         if result.numel() - bucket.numel not in (0, len(bucket.items)):  # whether each was used, behind it
@@ -167,7 +169,7 @@ def _check_clients(saved: EngineState, bound: Bound) -> None:
                     raise _damaged(f"client {client} has {key} {kind(value)} for {name}")
 
 
-def _check_places(what: str, found: list[Place], expected: Mapping[Place, Any]) -> None:
+def _check_keys(what: str, found: list[TaskKey], expected: Mapping[TaskKey, Any]) -> None:
     if sorted(found) != sorted(expected):
         raise _damaged(f"{what} are of {len(found)} rules and buckets, and {len(expected)} have such")
 

@@ -93,7 +93,7 @@ _MEASURED = TypeAdapter(Measured)
 
 
 class EngineState(Part):
-    """The state of one rank; places are (rule, bucket), what is late is (due, rule, …, round, samples)."""
+    """The state of one rank; keys are (rule, bucket), what is late is (due, rule, …, round, samples)."""
 
     schema_: Literal[1] = Field(alias="schema")
     algorithm: str

@@ -25,7 +25,7 @@ RECOVERY = "recovery"
 
 
 def rebound(old: Bound, world: World) -> Bound:
-    """The same algorithm among other ranks, with what this rank has kept."""
+    """Bind the algorithm among other ranks, with what this rank has kept."""
     new = Bound(old.algorithm, old.replica, world, old.norms)
     if old.plan.buckets is not None:
         new.lay_out_like(old.plan.buckets)
@@ -36,7 +36,7 @@ def rebound(old: Bound, world: World) -> Bound:
 
 
 def shared_digest(bound: Bound) -> str:
-    """Of what should be the same on all ranks."""
+    """The digest of what should be the same on all ranks."""
     return digest(_shared(bound))
 
 
@@ -93,7 +93,7 @@ def decoded(raw: Tensor) -> Any:
 def forget_moves(bound: Bound) -> None:
     """What this rank has added up for a round is in a result that others have applied."""
     for task in tasks_of(bound):
-        payload, known = bound.state.slots[task.place]["payload"], policies(task, "payload")
+        payload, known = bound.state.slots[task.key]["payload"], policies(task, "payload")
         fresh = task.rule.payload.init(task.bucket)
         payload.restore({name: fresh[name] for name in payload if known.get(name) == "sum"})
 
@@ -117,7 +117,7 @@ def begin_anew(bound: Bound, joined: Collection[int]) -> None:
 def _take_means(bound: Bound) -> None:
     """Let means of shares be those over the ranks now: a lost rank's share has gone with it."""
     for task in tasks_of(bound):
-        slots, known = bound.state.slots[task.place]["compressor"], policies(task, "compressor")
+        slots, known = bound.state.slots[task.key]["compressor"], policies(task, "compressor")
         for mean in (one for one in sorted(slots) if known.get(one) == "mean of shares"):
             operation = AllReduce(slots[share_of(known, mean)].clone())
             slots[mean] = bound.world.run(operation, Label(0, RECOVERY, task.bucket.index))
@@ -131,10 +131,10 @@ def _begins_anew(rule: Rule) -> bool:
 
 
 def tasks_of(bound: Bound) -> Iterator[Task]:
-    """Those that have slots which other ranks do not make meaningless."""
+    """The tasks that have slots which other ranks do not make meaningless."""
     for task in bound.plan.every_task:
         is_served = not task.rule.exchange.facts.collective  # see `Handover`
-        if task.place in bound.state.slots and not (is_served or _begins_anew(task.rule)):
+        if task.key in bound.state.slots and not (is_served or _begins_anew(task.rule)):
             yield task
 
 
@@ -142,7 +142,7 @@ def _take_along(old: Bound, new: Bound) -> None:
     """Keep the slots that each rank has as a whole."""
     grown = max(1.0, new.world.size / old.world.size)
     for task in tasks_of(new):
-        state, before = new.state.slots[task.place], old.state.slots[task.place]
+        state, before = new.state.slots[task.key], old.state.slots[task.key]
         for role, slots in state.items():
             known = policies(task, role)
             for name in (one for one in slots if not is_of_part(task, role, one)):
@@ -150,7 +150,7 @@ def _take_along(old: Bound, new: Bound) -> None:
                 is_share = known.get(name) == "share" and grown > 1
                 slots[name] = before[role][name] * grown if is_share else before[role][name]
         state.commit(True)
-        new.state.rounds[task.place] = old.state.rounds[task.place]
+        new.state.rounds[task.key] = old.state.rounds[task.key]
 
 
 def _kept_equal(model: nn.Module) -> dict[str, Any]:
@@ -176,7 +176,7 @@ def shared_slots(bound: Bound) -> Iterator[tuple[Slots, list[str]]]:
     for task in tasks_of(bound):
         if not task.rule.exchange.facts.same_result:
             continue
-        state = bound.state.slots[task.place]
+        state = bound.state.slots[task.key]
         for role in ("outer", "payload", "compressor"):
             if role in state:  # services may keep the outer's
                 known = policies(task, role)

@@ -95,7 +95,8 @@ class Accelerator(accelerate.Accelerator):  # type: ignore[misc]  # it is Any wh
         self, model: nn.Module, device_placement: bool | None = None, evaluation_mode: bool = False
     ) -> nn.Module:
         """Prepare as Accelerate does, except that nothing is wrapped in DistributedDataParallel."""
-        if not (evaluation_mode or uncompiled(model) in self._engines) and _is_trained(model):
+        is_trained = any(p.requires_grad for p in model.parameters())
+        if is_trained and not (evaluation_mode or uncompiled(model) in self._engines):
             raise UsageError(
                 f"{type(model).__name__} is prepared without its optimizers, so nothing would exchange it; "
                 "give both to one prepare(model, optimizer, …), or call prepare_model(model, "
@@ -220,7 +221,3 @@ def check_replicated(accelerator: accelerate.Accelerator) -> None:
             "Accelerate was given a ParallelismConfig, which splits models over processes; leave it out, so "
             "that every process holds the whole model"
         )
-
-
-def _is_trained(model: nn.Module) -> bool:
-    return any(p.requires_grad for p in model.parameters())

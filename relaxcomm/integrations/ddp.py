@@ -199,7 +199,7 @@ class _Averager:
             round=round,
             samples=samples,
             layout=None if task is None else task.bucket.layout,
-            place=() if task is None else (task.bucket.index,),
+            bucket_part=() if task is None else (task.bucket.index,),
         )
 
 

@@ -14,7 +14,8 @@ from relaxcomm.integrations.hooked_model import HookedModel
 from relaxcomm.network.transport import Membership
 from relaxcomm.step.plan import Task
 from relaxcomm.step.state import RuleState
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 
 
 @dataclass

@@ -61,11 +61,11 @@ class _Swap(pl.Callback):  # type: ignore[misc]  # it is Any where Lightning is 
         self.is_on = False
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """It has swapped them."""
+        """Lightning has swapped the averaged weights in."""
         self.is_on = True
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """It has swapped them back."""
+        """Lightning has swapped the trained weights back."""
         self.is_on = False
 
 
@@ -96,7 +96,7 @@ def check_swapped_back(callbacks: Sequence[pl.Callback]) -> None:
 
 
 def _mean(values: Sequence[Tensor]) -> Tensor:
-    """Of numbers that have one; of others, such as counts, the first."""
+    """The mean of numbers that have one; of others, such as counts, the first."""
     if not values[0].is_floating_point():
         return values[0]
     return torch.stack(list(values)).mean(0)

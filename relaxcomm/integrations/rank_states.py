@@ -19,7 +19,7 @@ def save_to(engine: Engine, folder: Path, index: int = 0) -> None:
         folder: of the framework's checkpoint, which all ranks see.
         index: of the model, where there are several.
     """
-    checkpoint.save(engine, _place(folder, index), keep=1)
+    checkpoint.save(engine, _inside(folder, index), keep=1)
 
 
 def load_from(engine: Engine, folder: Path, index: int = 0) -> None:
@@ -27,12 +27,12 @@ def load_from(engine: Engine, folder: Path, index: int = 0) -> None:
 
     Raises: ConfigError, on every rank, if nothing is there; as `relaxcomm.checkpoint.load`.
     """
-    if checkpoint.load(engine, _place(folder, index)) is None:
+    if checkpoint.load(engine, _inside(folder, index)) is None:
         raise ConfigError(
-            f"{_place(folder, index)} holds no checkpoint, so {folder} was saved without relaxcomm; to begin "
-            "anew from its weights, load these into the model before it is attached"
+            f"{_inside(folder, index)} holds no checkpoint, so {folder} was saved without relaxcomm; to "
+            "begin anew from its weights, load these into the model before it is attached"
         )
 
 
-def _place(folder: Path, index: int) -> Path:
+def _inside(folder: Path, index: int) -> Path:
     return folder / (f"{_FOLDER}_{index}" if index else _FOLDER)

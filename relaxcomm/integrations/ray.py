@@ -26,9 +26,9 @@ def report(engine: Engine, metrics: Mapping[str, Any], **others: Stateful) -> No
 
     Raises: UsageError in the middle of a step, or after `close`.
     """
-    place = engine.world.process
+    process = engine.world.process
     with TemporaryDirectory() as folder:
-        torch.save(engine.run_state_dict(**others), Path(folder, _file(place.rank, place.world_size)))
+        torch.save(engine.run_state_dict(**others), Path(folder, _file(process.rank, process.world_size)))
         checkpoint = ray.train.Checkpoint.from_directory(folder)
         ray.train.report({**engine.statistics, **metrics}, checkpoint=checkpoint)
 
@@ -63,7 +63,7 @@ def resume(engine: Engine, **others: Stateful) -> bool:
 
 def _read(engine: Engine, folder: Path, others: Mapping[str, Stateful]) -> Mapping[str, Any]:
     """The state that this worker goes on from."""
-    place = engine.world.process
+    process = engine.world.process
     found = len(list(folder.glob("rank-*.pt")))
     paths = [folder / _file(rank, found) for rank in range(found)]
     if not paths or not all(path.is_file() for path in paths):
@@ -72,10 +72,10 @@ def _read(engine: Engine, folder: Path, others: Mapping[str, Stateful]) -> Mappi
             f"the checkpoint holds {names}, and not one file of each worker's; save it by "
             "relaxcomm.integrations.ray.report on all workers"
         )
-    if found == place.world_size:
-        paths = [paths[place.rank]]
+    if found == process.world_size:
+        paths = [paths[process.rank]]
     states = [torch.load(path, map_location="cpu", weights_only=True) for path in paths]
-    return states[0] if found == place.world_size else engine.carry_run_state_dicts(states, **others)
+    return states[0] if found == process.world_size else engine.carry_run_state_dicts(states, **others)
 
 
 def _file(rank: int, world_size: int) -> str:

@@ -79,7 +79,7 @@ def largest_in_blocks(flat: Tensor, blocks: tuple[Blocks, ...]) -> tuple[Tensor,
 
 
 def block_table(blocks: tuple[Blocks, ...], device: torch.device) -> BlockTable:
-    """Of all blocks of all runs; made once, without waiting for a copy.
+    """The table of all blocks of all runs; made once, without waiting for a copy.
 
     Example:
         >>> import torch

@@ -82,7 +82,7 @@ def _add(total: Tensor, parts: Sequence[tuple[float, Message]], *, is_new: bool)
 
 
 def _bits(size: int) -> int | None:
-    """Of a place, where all of them lie in one byte; else None."""
+    """The bits of a place, where all of them lie in one byte; else None."""
     planes = list(place_planes(size))
     if len(planes) != 1:
         return None

@@ -19,7 +19,7 @@ from relaxcomm.errors import UsageError
 Implementation = Literal["triton", "torch", "numba", "eager"]
 """On a GPU Triton or torch; on a CPU Numba, or torch's operators one by one."""
 DTYPES = frozenset((torch.float32, torch.bfloat16, torch.float16))
-"""Of tensors that kernels read; float64 is coded as on a CPU."""
+"""Types of the tensors that kernels read; float64 is coded as on a CPU."""
 _FOR_GPUS = ("triton", "torch")
 _LEAST_ENTRIES = 1 << 16  # of a tensor that is worth to import Numba for
 _MOST_THREADS = 2  # of torch, for which one thread of Numba was measured to be faster

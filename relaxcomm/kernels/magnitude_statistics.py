@@ -21,7 +21,7 @@ from relaxcomm.kernels.magnitudes import (
 
 @dataclass(frozen=True, eq=False)
 class MagnitudeStatistics:
-    """Of entries v. What several parts of a tensor have found apart is still to be added up.
+    """Statistics of entries v. What several parts of a tensor have found apart is still to be added up.
 
     Args:
         sums: `[parts, 2]` float64: of v, and of `v^2`.

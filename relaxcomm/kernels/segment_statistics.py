@@ -15,7 +15,7 @@ from relaxcomm.tensors.segments import Segments
 
 @dataclass(frozen=True, eq=False)
 class SegmentStatistics:
-    """Of the entries of each segment; lows and highs are NaN where one of them is not finite.
+    """Statistics of the entries of each segment; lows and highs are NaN where one of them is not finite.
 
     Args:
         lows: `[count]` float32, the least entry.

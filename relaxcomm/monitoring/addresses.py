@@ -94,14 +94,14 @@ def open_exporter(
         if not is_taken or time.monotonic() >= deadline:
             break
         time.sleep(0.1)
-    place = f"{settings.address}:{port}"
+    address = f"{settings.address}:{port}"
     if is_taken:
         exporter = Exporter(settings.address, 0, registry, run)
         what = f"is taken, so they are at {settings.address}:{exporter.port} instead"
     else:
         exporter, what = None, f"cannot be had ({problem}), so training goes on without them"
     warnings.warn(
-        f"the metrics of local rank {local_rank} belong at {place}, which {what}; choose with "
+        f"the metrics of local rank {local_rank} belong at {address}, which {what}; choose with "
         "metrics: {port: …, address: …}",
         MetricsWarning,
         stacklevel=2,

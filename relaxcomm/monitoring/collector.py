@@ -17,7 +17,6 @@ from prometheus_client.core import (
     SummaryMetricFamily,
 )
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
 
 from relaxcomm.errors import UsageError
 from relaxcomm.monitoring.snapshot import Snapshot
@@ -124,13 +123,13 @@ def _counts(now: Snapshot, local_steps: int) -> Iterator[Metric]:
 
 
 def _traffic(now: Snapshot) -> Iterator[Metric]:
-    for place, what in enumerate(("sent", "received")):
+    for index, what in enumerate(("sent", "received")):
         text = f"Bytes {what} for training, by exchange primitive or purpose."
-        values = {primitive: moved[place] for primitive, moved in now.bytes_moved.items()}
+        values = {primitive: moved[index] for primitive, moved in now.bytes_moved.items()}
         yield _family(CounterMetricFamily, f"bytes_{what}", text, "primitive", values)
         text = f"Bytes {what} for evaluations, which average replicas to look at them."
         yield CounterMetricFamily(
-            f"relaxcomm_evaluation_bytes_{what}", text, value=now.evaluation_bytes[place]
+            f"relaxcomm_evaluation_bytes_{what}", text, value=now.evaluation_bytes[index]
         )
     yield CounterMetricFamily(
         "relaxcomm_bytes_uncompressed",
@@ -191,8 +190,7 @@ class Labelled(Collector):
 
     def collect(self) -> Iterable[Metric]:
         for metric in self._registry.collect():
-            metric.samples = [self._extended(sample) for sample in metric.samples]
+            metric.samples = [
+                sample._replace(labels={**sample.labels, **self._labels}) for sample in metric.samples
+            ]
             yield metric
-
-    def _extended(self, sample: Sample) -> Sample:
-        return sample._replace(labels={**sample.labels, **self._labels})

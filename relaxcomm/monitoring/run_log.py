@@ -91,9 +91,9 @@ class RunLog:
     def _append(self, line: Mapping[str, Any]) -> None:
         kind, text = next(iter(line)), _text(line)
         if kind in _SAMPLED:
-            place = self._seen[kind]
+            index = self._seen[kind]
             self._seen[kind] += 1
-            if place % self._strides[kind]:
+            if index % self._strides[kind]:
                 self._left_out[kind] = text
                 return
             self._left_out.pop(kind, None)
@@ -122,15 +122,15 @@ class RunLog:
 
     def _copy_every_second(self, kind: str, target: Path) -> None:
         """Copy the file without every second line of a kind; the last of them is kept for the end."""
-        place, gone = 0, b""
+        index, gone = 0, b""
         with self.path.open("rb") as lines, open(target, "wb", opener=unshared) as file:
             for text in lines:
                 if not _is(kind, text):
                     file.write(text)
                     continue
-                gone = text if place % 2 else b""
+                gone = text if index % 2 else b""
                 file.write(b"" if gone else text)
-                place += 1
+                index += 1
         if gone:
             self._left_out.setdefault(kind, gone)
 

@@ -81,13 +81,13 @@ class Reader:
 
         Raises: OSError or ValueError if rank 0 does not answer as one.
         """
-        return _places(_fetch(f"{self.url}/sd"))
+        return _addresses(_fetch(f"{self.url}/sd"))
 
-    def read(self, places: Mapping[int, str], now: float) -> dict[int, Reading]:
-        """Those ranks that answer."""
+    def read(self, addresses: Mapping[int, str], now: float) -> dict[int, Reading]:
+        """Readings of the ranks that answer."""
         deadline = time.monotonic() + _LOOK_SECONDS
-        with ThreadPoolExecutor(max_workers=min(32, len(places) or 1)) as pool:
-            found = pool.map(lambda rank: _try(rank, places[rank], now, deadline), places)
+        with ThreadPoolExecutor(max_workers=min(32, len(addresses) or 1)) as pool:
+            found = pool.map(lambda rank: _try(rank, addresses[rank], now, deadline), addresses)
             return {one.rank: one for one in found if one is not None}
 
 
@@ -96,7 +96,7 @@ def _is_address(text: str) -> bool:
     return found is not None and int(found[2] or 0) <= LAST_PORT
 
 
-def _places(text: str) -> dict[int, str]:
+def _addresses(text: str) -> dict[int, str]:
     """Ranks and their addresses, out of the answer of `/sd`; a rank says where it is, and nothing else."""
     try:
         found = json.loads(text)
@@ -109,11 +109,11 @@ def _places(text: str) -> dict[int, str]:
     return {int(rank): f"http://{address}" for rank, address in pairs}
 
 
-def _try(rank: int, place: str, now: float, deadline: float) -> Reading | None:
+def _try(rank: int, address: str, now: float, deadline: float) -> Reading | None:
     if time.monotonic() > deadline:
         return None
     try:
-        return parse(rank, _fetch(f"{place}/metrics"), now)
+        return parse(rank, _fetch(f"{address}/metrics"), now)
     except (OSError, ValueError):
         return None
 

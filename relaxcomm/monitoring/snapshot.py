@@ -61,7 +61,7 @@ class Snapshot:
     evaluations: Mapping[str, float | Tensor]
 
     def as_json(self) -> dict[str, Any]:
-        """The same as plain JSON values; what is not finite becomes text."""
+        """This snapshot as plain JSON values; what is not finite becomes text."""
         made: dict[str, Any] = jsonable(asdict(self))
         return made
 

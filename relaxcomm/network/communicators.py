@@ -16,7 +16,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.endings import at_exit
-from relaxcomm.network.meeting_place import MeetingPlace
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.threaded_call import ThreadedCall
 
 Wait: TypeAlias = Callable[[Any], None]
@@ -30,12 +30,12 @@ class Communicators:
     """The NCCL groups of one rank, of which torch's registry knows nothing.
 
     Args:
-        place: where the ranks meet.
+        rendezvous: where the ranks meet.
         device: where their tensors are.
     """
 
-    def __init__(self, place: MeetingPlace, device: torch.device) -> None:
-        self._place, self._device = place, device
+    def __init__(self, rendezvous: Rendezvous, device: torch.device) -> None:
+        self._rendezvous, self._device = rendezvous, device
         self._groups: dict[str, Any] = {}  # in the order in which all ranks have made them
         self._lock = threading.Lock()
         self._aborts: list[ThreadedCall] = []
@@ -52,7 +52,7 @@ class Communicators:
             wait: for the other ranks.
         """
         if purpose not in self._groups:
-            group = self._groups[purpose] = new_group(self._place, purpose)
+            group = self._groups[purpose] = new_group(self._rendezvous, purpose)
             _open.add(self)
             at_exit(_destroy_all)
             wait(ThreadedCall(partial(group.eager_connect_single_device, self._device)))
@@ -105,12 +105,12 @@ def _destroy_all() -> None:
         one.destroy(_EXIT_LIMIT)
 
 
-def new_group(place: MeetingPlace, purpose: str) -> Any:
+def new_group(rendezvous: Rendezvous, purpose: str) -> Any:
     """An NCCL group of all ranks, not connected yet, whose failures are left to us.
 
     torch's own watchdog would end the process as soon as NCCL reports that a connection broke, whatever the
     time limit. So it only writes down what it sees. Its limit, after which it does the same, is later than
-    ours (`MeetingPlace.limit`): else another thread of its own would count until it ends a process in which
+    ours (`Rendezvous.limit`): else another thread of its own would count until it ends a process in which
     an operation has timed out.
 
     Raises: ConfigError if PyTorch was built without NCCL.
@@ -121,13 +121,13 @@ def new_group(place: MeetingPlace, purpose: str) -> Any:
         )
     from torch.distributed.distributed_c10d import ProcessGroupNCCL  # else there is none
 
-    name, mine = f"{place.name}/{purpose}", place.membership
+    name, mine = f"{rendezvous.name}/{purpose}", rendezvous.membership
     options = ProcessGroupNCCL.Options()
-    options._timeout = place.limit
+    options._timeout = rendezvous.limit
     options.group_name = name  # type: ignore[assignment]  # a NewType of torch's, for its own registry
-    options.global_ranks_in_group = list(place.ranks)
+    options.global_ranks_in_group = list(rendezvous.ranks)
     with _failures_left_to_us():
-        return ProcessGroupNCCL(PrefixStore(name, place.store), mine.rank, mine.world_size, options)
+        return ProcessGroupNCCL(PrefixStore(name, rendezvous.store), mine.rank, mine.world_size, options)
 
 
 @contextmanager

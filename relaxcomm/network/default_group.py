@@ -14,7 +14,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.network.liveness import without_frames
-from relaxcomm.network.meeting_place import next_name
+from relaxcomm.network.rendezvous import Rendezvous, next_name
 from relaxcomm.network.seal import agree
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.signed_store import signed
@@ -108,7 +108,7 @@ def make_default_group(timeout_seconds: float, secret: Secret | None = None) -> 
         name = next_name(store, f"relaxcomm/{attempt_in_store()}", own)
         checked = signed(store, secret)
         _signed.append(checked)
-        agree(checked, name, Membership(own, size), secret, limit)
+        agree(Rendezvous(checked, name, Membership(own, size), tuple(range(size)), limit, limit, secret))
         named = dist.distributed_c10d.PrefixStore(name, checked)
         named.set_timeout(limit)
         dist.init_process_group("gloo", store=named, rank=own, world_size=size, timeout=limit)

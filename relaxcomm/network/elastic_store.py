@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from relaxcomm.errors import CommunicationError, ConfigError
-from relaxcomm.network.meeting_place import MeetingPlace
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.signed_store import signed
 from relaxcomm.network.store_client import await_store, no_frames
@@ -41,10 +41,10 @@ class Run:
     shown_as: str
 
 
-def publish(place: MeetingPlace, facts: Mapping[str, str], shown_as: str) -> None:
+def publish(rendezvous: Rendezvous, facts: Mapping[str, str], shown_as: str) -> None:
     """Let workers join; rank 0 calls it."""
-    run = Run(place.name, place.membership.world_size, dict(facts), shown_as)
-    place.store.set(_KEY, json.dumps(asdict(run)))
+    run = Run(rendezvous.name, rendezvous.membership.world_size, dict(facts), shown_as)
+    rendezvous.store.set(_KEY, json.dumps(asdict(run)))
 
 
 def has_run(store: Any) -> bool:
@@ -104,7 +104,7 @@ def find(store: Any, address: str, seconds: float) -> Run:
         raise CommunicationError(f"the run at {address} has ended: its store answers no more") from None
 
 
-def place_of(store: Any, run: Run, timeout_seconds: float, secret: Secret | None) -> MeetingPlace:
+def rendezvous_of(store: Any, run: Run, timeout_seconds: float, secret: Secret | None) -> Rendezvous:
     """Where the run's ranks have met, for a worker that has no rank yet."""
     limit, ranks = timedelta(seconds=timeout_seconds), tuple(range(run.size))
-    return MeetingPlace(store, run.name, Membership(-1, run.size), ranks, limit, limit, secret)
+    return Rendezvous(store, run.name, Membership(-1, run.size), ranks, limit, limit, secret)

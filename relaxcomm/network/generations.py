@@ -14,8 +14,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.network.liveness import without_frames
-from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.processes import ENDED, condition_of, this_process
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.store_thread import BoundedStore
 
 _LOOK_SECONDS = 0.01
@@ -29,7 +29,7 @@ class GivenUpError(CommunicationError):
 
 @dataclass(frozen=True)
 class Generation:
-    """Those who train together between two changes.
+    """The workers that train together between two changes of membership.
 
     Args:
         number: from 0; none is used twice.
@@ -56,20 +56,20 @@ class Generations:
     were told to admit it.
 
     Args:
-        place: where the ranks of generation 0 meet, or met; its store must not be held by a worker.
+        rendezvous: where the ranks of generation 0 meet, or met; its store must not be held by a worker.
         size: the number of ranks in generation 0.
         patience_seconds: how long a worker is waited for that runs, or of which nothing can be known.
     """
 
-    def __init__(self, place: MeetingPlace, size: int, patience_seconds: float) -> None:
-        self._place, self._size, self._patience_seconds = place, size, patience_seconds
-        self._worker = place.membership.rank
+    def __init__(self, rendezvous: Rendezvous, size: int, patience_seconds: float) -> None:
+        self._rendezvous, self._size, self._patience_seconds = rendezvous, size, patience_seconds
+        self._worker = rendezvous.membership.rank
         self.current = Generation(0, tuple(range(size)), newest=size - 1)
         """The one that trains now."""
         # Where `Peers` of generation 0 tell of processes.
-        self._store = BoundedStore(PrefixStore(place.name, place.store), patience_seconds)
+        self._store = BoundedStore(PrefixStore(rendezvous.name, rendezvous.store), patience_seconds)
 
-    def follow(self, newest: int = -1) -> MeetingPlace:
+    def follow(self, newest: int = -1) -> Rendezvous:
         """Agree on who goes on; where they meet.
 
         Args:
@@ -108,7 +108,7 @@ class Generations:
             self._worker = self._size + self._store.add(_NEWCOMERS, 1) - 1
             self._store.set(f"process/{self._worker}", this_process())
 
-    def wait_for_admission(self, seconds: float) -> MeetingPlace:
+    def wait_for_admission(self, seconds: float) -> Rendezvous:
         """Wait until the others admit this worker; where they meet.
 
         Raises: CommunicationError if they do not within so many seconds, or have ended.
@@ -140,14 +140,14 @@ class Generations:
         """How many of them have not said, and are not known, to be gone."""
         return sum(not self._gone(worker) for worker in workers)
 
-    def _go_to(self, decided: Generation) -> MeetingPlace:
+    def _go_to(self, decided: Generation) -> Rendezvous:
         if self._worker not in decided.workers:
             raise GivenUpError(
                 f"worker {self._worker} was given up by the others, who have gone on without it: "
                 f"{decided.lost.get(self._worker, 'it has left')}"
             )
         self.current = decided
-        return self._place.of_generation(decided.number, self._worker, decided.workers, _MAKING)
+        return self._rendezvous.of_generation(decided.number, self._worker, decided.workers, _MAKING)
 
     def _agree(self, newest: int) -> Generation:
         """Who goes on, the same on all who ask."""
@@ -182,7 +182,7 @@ class Generations:
         return lost
 
     def _not_ready(self, workers: Sequence[int], number: int) -> Iterator[int]:
-        """Those who have not said that they are ready, one after the other: by halves, since most have."""
+        """Workers that have not said that they are ready, one after the other: by halves, since most have."""
         if not workers or self._store.check([f"{number}/ready/{worker}" for worker in workers]):
             return
         if len(workers) == 1:

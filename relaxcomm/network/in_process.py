@@ -18,7 +18,7 @@ from relaxcomm.network.operations import Label, Neighbors, Operation, Received, 
 from relaxcomm.network.reductions import Meeting, Objects
 from relaxcomm.network.simulated_network import EqualLinks, SimulatedNetwork
 from relaxcomm.network.traffic import traffic
-from relaxcomm.network.transport import Membership, Pending, Place, Service, Transport
+from relaxcomm.network.transport import Membership, Pending, Service, ServiceKey, Transport
 from relaxcomm.network.virtual_time import World
 
 T = TypeVar("T")
@@ -129,8 +129,8 @@ class InProcessTransport(Transport):
             slot = self._world.post(self._rank, operation, str(label), label.rule)
         return _InProcessPending(self._world, self._rank, slot, str(label), coding)
 
-    def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
-        desk = (self._number, *place)
+    def serve(self, key: ServiceKey, service: Service, request: Tensor, reply: Tensor) -> None:
+        desk = (self._number, *key)
         self._world.serve(self._rank, desk, service)
         self._world.counters[self._rank, desk] = self.counters
         self._desks.append(desk)
@@ -153,9 +153,9 @@ class InProcessTransport(Transport):
         return cast("list[object]", self._meet(Objects(value), event, step))
 
     def _meet(self, operation: Objects, event: str, step: int | None) -> object:
-        place = event if step is None else f"{event} in step {step}"
-        slot = self._world.post(self._rank, operation, place)
-        return self._world.wait(self._rank, slot, place)
+        at = event if step is None else f"{event} in step {step}"
+        slot = self._world.post(self._rank, operation, at)
+        return self._world.wait(self._rank, slot, at)
 
     def announce(self, status: str) -> None:
         """Nothing to do: the scheduler sees every rank."""

@@ -30,29 +30,29 @@ def listen() -> str:
     return ""
 
 
-def watch(place: str) -> None:
+def watch(address: str) -> None:
     """Begin to watch a process, which is there now; one that cannot be reached is never taken for ended.
 
     Args:
-        place: what `listen` has returned there.
+        address: what `listen` has returned there.
     """
-    if place in _watched or not place:
+    if address in _watched or not address:
         return
-    address, port = place.split(" ")
+    host, port = address.split(" ")
     with suppress(OSError):
         at_exit(_close_all)
-        connection = connect(address, int(port), _CONNECT_SECONDS)
+        connection = connect(host, int(port), _CONNECT_SECONDS)
         connection.setblocking(False)
         # Else a firewall would forget it.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        _watched[place] = connection
+        _watched[address] = connection
 
 
-def has_ended(place: str) -> bool:
+def has_ended(address: str) -> bool:
     """Whether a process that was watched has ended."""
-    if place not in _watched:
+    if address not in _watched:
         return False
-    connection = _watched[place]
+    connection = _watched[address]
     if connection is None:
         return True
     try:
@@ -62,10 +62,10 @@ def has_ended(place: str) -> bool:
     except ConnectionResetError:
         pass
     except OSError:  # nothing comes from there any more, which may be the network
-        del _watched[place]
+        del _watched[address]
         connection.close()
         return False
-    _watched[place] = None
+    _watched[address] = None
     connection.close()
     return True
 

@@ -43,7 +43,7 @@ class Link:
 
     @property
     def burst_seconds(self) -> float:
-        """Of its time that bytes may take in advance after a rest."""
+        """Seconds of the link's time that bytes may take in advance after a rest."""
         return self.burst_bytes / self.bytes_per_second
 
     @property

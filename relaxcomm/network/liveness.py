@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from torch.distributed.distributed_c10d import PrefixStore
 
 from relaxcomm.errors import CommunicationError, RankLostError
-from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.processes import ENDED, condition_of, this_process, watch
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.signed_store import read_all
 from relaxcomm.network.status import AS_MANY_STEPS, Status
 from relaxcomm.network.store_thread import StoreThread
@@ -55,12 +55,12 @@ class Peers:
     """Statuses that ranks publish for those that wait for them; nobody is held up by a store that is silent.
 
     Args:
-        place: where the ranks meet.
+        rendezvous: where the ranks meet.
         is_watched: whether this process and those on other hosts learn at once when one of them ends.
     """
 
-    def __init__(self, place: MeetingPlace, *, is_watched: bool = False) -> None:
-        store, membership = PrefixStore(place.name, place.store), place.membership
+    def __init__(self, rendezvous: Rendezvous, *, is_watched: bool = False) -> None:
+        store, membership = PrefixStore(rendezvous.name, rendezvous.store), rendezvous.membership
         self._store = StoreThread(store)
         self._rank = membership.rank
         self._others = [rank for rank in range(membership.world_size) if rank != membership.rank]

@@ -15,7 +15,6 @@ from torch.distributed import AllreduceOptions, BroadcastOptions
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.communicators import Communicators, Wait
 from relaxcomm.network.endings import ended_at_exit
-from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.operations import (
     REDUCED,
     Agree,
@@ -31,6 +30,7 @@ from relaxcomm.network.operations import (
 from relaxcomm.network.point_to_point import ThreadedWork
 from relaxcomm.network.polled_work import PolledWork
 from relaxcomm.network.reductions import scaled
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.transport import Membership
 
 _NEVER_SENT = 0x7E57  # a tag
@@ -65,21 +65,21 @@ class Groups:
     """Groups for tensors where the model is, for what the host must know, for neighbours, and for events.
 
     Args:
-        place: where the ranks meet.
+        rendezvous: where the ranks meet.
         backend: "nccl" or "gloo".
         device: where the model is.
         elastic: whether others go on without ranks that are lost. Then the host waits for GPUs, too: nothing
             may be applied that a broken operation has brought.
     """
 
-    def __init__(self, place: MeetingPlace, *, backend: str, device: torch.device, elastic: bool) -> None:
-        self._place, self._is_elastic = place, elastic
-        self.world_size = place.membership.world_size
+    def __init__(self, rendezvous: Rendezvous, *, backend: str, device: torch.device, elastic: bool) -> None:
+        self._rendezvous, self._is_elastic = rendezvous, elastic
+        self.world_size = rendezvous.membership.world_size
         self._linked: Any = None
-        self._host = place.gloo("host")
-        self.communicators = Communicators(place, device) if backend == "nccl" else None
+        self._host = rendezvous.gloo("host")
+        self.communicators = Communicators(rendezvous, device) if backend == "nccl" else None
         """Between GPUs; None where the host waits for everything."""
-        self.control = place.gloo("control")
+        self.control = rendezvous.gloo("control")
         """For events, where all ranks meet; what training sends is never on it."""
 
     def waits_on_host(self, operation: Operation) -> bool:
@@ -131,12 +131,12 @@ class Groups:
             self.communicators.abort()
         for group in (self._host, self.control, self._linked):
             if group is not None:
-                close_connections(group, self._place.membership)
+                close_connections(group, self._rendezvous.membership)
 
     def destroy(self) -> None:
         """Let go of them: their threads end when nobody holds them."""
         if self.communicators is not None:
-            self.communicators.destroy(self._place.limit)
+            self.communicators.destroy(self._rendezvous.limit)
         self._host = self._linked = self.control = None
 
     def _is_on_host(self, operation: Operation) -> bool:
@@ -165,11 +165,11 @@ class Groups:
             group = self._between_gpus("neighbors", wait)
             return _exchange_at_once(group, sends, takes), result
         if self._linked is None:
-            self._linked = self._place.gloo("neighbors of the host")
+            self._linked = self._rendezvous.gloo("neighbors of the host")
         works = [self._linked.send([tensor], rank, 0) for rank, tensor in sends]
         works += [self._linked.recv([tensor], rank, 0) for rank, tensor in takes]
         # Each takes one wait of the whole limit, and the sends end with the receives.
-        return [ThreadedWork(works, self._place.limit)] if works else [], result
+        return [ThreadedWork(works, self._rendezvous.limit)] if works else [], result
 
 
 def _exchange_at_once(

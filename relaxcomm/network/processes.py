@@ -29,7 +29,7 @@ def watch(process: str) -> None:
 
 
 def condition_of(process: str) -> str:
-    """That the process of a rank has ended, or, on this host, is stopped; nothing while it runs."""
+    """Says that the process of a rank has ended, or, on this host, is stopped; empty while it runs."""
     import psutil
 
     number, host, lifeline = _parts(process)

@@ -14,9 +14,9 @@ from typing import Any
 from torch.distributed.distributed_c10d import PrefixStore
 
 from relaxcomm.errors import ConfigError, ForgeryError
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.secret import TAG_BYTES, Secret
 from relaxcomm.network.signed_store import UNSIGNED, read_all
-from relaxcomm.network.transport import Membership
 
 _NONE, _OBJECTS = "none", "objects"
 
@@ -60,23 +60,18 @@ class Seal:
         return [pickle.loads(one[size:]) for one in came]
 
 
-def agree(store: Any, name: str, membership: Membership, secret: Secret | None, limit: timedelta) -> Seal:
-    """Meet the other ranks in the store, and see that they have the same secret.
+def agree(rendezvous: Rendezvous) -> Seal:
+    """Meet the other ranks, and see that they have the same secret.
 
     Rank 0 reads what each has drawn and tells each what came of it: if all read all, a thousand ranks would
     ask the store a million times.
 
-    Args:
-        store: which all can reach.
-        name: the same on all ranks, and never used again.
-        membership: this rank and how many there are.
-        secret: of this rank.
-        limit: the longest wait for another rank.
-
     Raises: ConfigError, on every rank, if some have none; ForgeryError if some have another.
     """
-    rank, size, drawn = membership.rank, membership.world_size, secrets.token_hex(16)
-    open_store = PrefixStore(f"{name}/{UNSIGNED}", store)
+    name, secret, limit = rendezvous.name, rendezvous.secret, rendezvous.making
+    rank, size = rendezvous.membership.rank, rendezvous.membership.world_size
+    drawn = secrets.token_hex(16)
+    open_store = PrefixStore(f"{name}/{UNSIGNED}", rendezvous.store)
     open_store.set(str(rank), f"{drawn} {_proof(secret, name, rank, drawn)}")
     if rank == 0:
         _tell_all(open_store, name, size, secret, limit)
@@ -117,7 +112,7 @@ def _found(rank: int) -> str:
 
 
 def _proof(secret: Secret | None, name: str, rank: int, *parts: Any) -> str:
-    """That somebody knows the secret, without telling it."""
+    """A digest that proves that a rank knows the secret, without telling it."""
     if secret is None:
         return _NONE
     return secret.tag("seal", *(str(part).encode() for part in (name, rank, *parts))).hex()

@@ -28,7 +28,7 @@ class Status:
     operations: int = 0
 
     def encode(self) -> str:
-        """As the store keeps it."""
+        """The status as the store keeps it."""
         return f"{self.state} {self.events} {self.operations} {self.words}"
 
     @staticmethod

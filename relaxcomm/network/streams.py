@@ -23,7 +23,7 @@ class Streams(Protocol):
 
 
 class CudaStreams(Streams):
-    """Those of a GPU, with one of our own for copies.
+    """The streams of a GPU, with one of our own for copies.
 
     Args:
         device: the GPU.

@@ -12,8 +12,8 @@ from typing import Any
 
 from relaxcomm.network.byte_counters import ByteCounters
 from relaxcomm.network.link import Link
-from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.operations import Label, Operation, Received
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.torch_distributed import TorchTransport
 from relaxcomm.network.traffic import messages_of
@@ -99,7 +99,7 @@ class ThrottledTransport(TorchTransport):
     """
 
     def __init__(self, throttle: Throttle, *, secret: Secret | None = None, **settings: Any) -> None:
-        super().__init__(MeetingPlace.of(None, settings["timeout_seconds"], secret), **settings)
+        super().__init__(Rendezvous.of(None, settings["timeout_seconds"], secret), **settings)
         self._throttle, self.counters = throttle, _Metered(throttle)
 
     def issue(self, operation: Operation, label: Label) -> Pending:

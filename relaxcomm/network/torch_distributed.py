@@ -11,20 +11,20 @@ from torch import Tensor
 
 from relaxcomm.network.byte_counters import ByteCounters
 from relaxcomm.network.device_times import DeviceTimes
-from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.meetings import Meetings
 from relaxcomm.network.monitor import Monitor
 from relaxcomm.network.operations import Label, Operation, Request
 from relaxcomm.network.pending_works import StreamPending, TorchPending
 from relaxcomm.network.process_groups import Burial, Groups, chosen_backend
 from relaxcomm.network.reductions import signature
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.seal import agree
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.services import Services
 from relaxcomm.network.streams import streams_of
 from relaxcomm.network.traffic import traffic
 from relaxcomm.network.trail import Trail
-from relaxcomm.network.transport import Membership, Pending, Place, Service, Transport
+from relaxcomm.network.transport import Membership, Pending, Service, ServiceKey, Transport
 from relaxcomm.network.waiting import Waiting
 
 _COMPARED_OPERATIONS = 1024  # after so many ranks compare what they have issued, beside training
@@ -34,7 +34,7 @@ class TorchTransport(Transport):
     """NCCL or Gloo.
 
     Args:
-        place: where the ranks that take part meet.
+        rendezvous: where the ranks that take part meet.
         device: where the model is.
         backend: "auto" takes NCCL for CUDA and Gloo for the CPU.
         timeout_seconds: the longest wait for another rank.
@@ -47,7 +47,7 @@ class TorchTransport(Transport):
 
     def __init__(
         self,
-        place: MeetingPlace,
+        rendezvous: Rendezvous,
         *,
         device: torch.device,
         backend: str,
@@ -56,14 +56,14 @@ class TorchTransport(Transport):
         elastic: bool = False,
         grace_seconds: float | None = None,
     ) -> None:
-        self.place = place
+        self.rendezvous = rendezvous
         """Where the ranks meet."""
         self.backend = chosen_backend(backend, device)
         self._device, self._debug, self._is_elastic = device, debug, elastic
         self._under_way: WeakSet[TorchPending | StreamPending] = WeakSet()
         self._trail = Trail()
         self._waiting = Waiting(
-            place,
+            rendezvous,
             self._trail,
             seconds=grace_seconds or timeout_seconds,
             limit="timeout_seconds" if grace_seconds is None else "membership.grace_seconds",
@@ -72,8 +72,8 @@ class TorchTransport(Transport):
         )
         groups = None
         try:
-            self._seal = agree(place.store, place.name, place.membership, place.secret, place.making)
-            groups = Groups(place, backend=self.backend, device=device, elastic=elastic)
+            self._seal = agree(rendezvous)
+            groups = Groups(rendezvous, backend=self.backend, device=device, elastic=elastic)
         except RuntimeError as error:
             if groups is not None:
                 Burial(groups).start()
@@ -82,7 +82,7 @@ class TorchTransport(Transport):
         self._times = DeviceTimes()
         self._monitor = Monitor(self._waiting, groups.communicators)
         self._meetings = Meetings(groups, self._trail, self._waiting.wait_at_event)
-        self._services = Services(place, self._seal, self._streams, self._monitor.check)
+        self._services = Services(rendezvous, self._seal, self._streams, self._monitor.check)
         self.counters = ByteCounters()
         self._introduce()
 
@@ -97,16 +97,16 @@ class TorchTransport(Transport):
         **settings: Any,
     ) -> TorchTransport:
         """Between the ranks of a group of torch's, on which nothing is sent; None for the default one."""
-        place = MeetingPlace.of(process_group, timeout_seconds, secret, elastic=elastic)
-        return cls(place, timeout_seconds=timeout_seconds, elastic=elastic, **settings)
+        rendezvous = Rendezvous.of(process_group, timeout_seconds, secret, elastic=elastic)
+        return cls(rendezvous, timeout_seconds=timeout_seconds, elastic=elastic, **settings)
 
-    def at(self, place: MeetingPlace) -> TorchTransport:
+    def at(self, rendezvous: Rendezvous) -> TorchTransport:
         """One like this between other ranks, which goes on counting.
 
         Raises: CommunicationError if one of them does not come.
         """
         made = TorchTransport(
-            place,
+            rendezvous,
             device=self._device,
             backend=self.backend,
             timeout_seconds=self._waiting.seconds,
@@ -115,11 +115,6 @@ class TorchTransport(Transport):
         )
         made.counters, made._waiting.limit = self.counters, self._waiting.limit
         return made
-
-    def with_shards(self, shards: TorchTransport | None) -> TorchTransport:
-        """This one, which closes with the one between ranks that hold a replica together."""
-        self.shards = shards
-        return self
 
     def give_up(self) -> None:
         """Let go of operations that will never end, when ranks are lost.
@@ -138,7 +133,7 @@ class TorchTransport(Transport):
 
     @property
     def membership(self) -> Membership:
-        return self.place.membership
+        return self.rendezvous.membership
 
     def now(self) -> float:
         return time.perf_counter()
@@ -147,7 +142,7 @@ class TorchTransport(Transport):
         return self._times.take()
 
     def traffic(self, operation: Operation) -> tuple[int, int]:
-        membership = self.place.membership
+        membership = self.rendezvous.membership
         return traffic(operation, membership.rank, membership.world_size)
 
     def issue(self, operation: Operation, label: Label) -> Pending:
@@ -173,10 +168,10 @@ class TorchTransport(Transport):
             )
         )
 
-    def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
+    def serve(self, key: ServiceKey, service: Service, request: Tensor, reply: Tensor) -> None:
         self._waiting.at_event(
             "the beginning of services",
-            lambda: self._services.serve(place, service, request, reply, self.counters),
+            lambda: self._services.serve(key, service, request, reply, self.counters),
         )
 
     def leave(self) -> None:

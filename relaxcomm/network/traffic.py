@@ -82,7 +82,7 @@ def messages(operation: type[Operation], world_size: int, numel: int | None = No
 
 
 def messages_of(operation: Operation, world_size: int) -> int:
-    """The same of one operation, whose size is known.
+    """How many messages of one operation wait for each other; its size is known.
 
     Example:
         >>> import torch

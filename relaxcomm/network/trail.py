@@ -28,7 +28,7 @@ class Trail:
         self.count = 0
         """How many were issued."""
         self.digest = 0
-        """Of all of them, in order."""
+        """The digest of all operations, in order."""
         self.events = 0
         """How often all ranks have met."""
         self._numbers: dict[_Kind, int] = {}

@@ -62,8 +62,8 @@ class Pending(ABC):
         """
 
 
-Place: TypeAlias = tuple[str, int]
-"""A rule and a unit, as in a label."""
+ServiceKey: TypeAlias = tuple[str, int]
+"""A rule and a bucket, as in a label."""
 
 
 class Service(ABC):
@@ -148,7 +148,7 @@ class Transport(ABC):
         """Seconds on the clock on which operations take time."""
 
     def processor_seconds(self) -> float:
-        """Of this thread's work so far; always 0 where the clock does not run by itself."""
+        """Processor seconds of this thread's work so far; always 0 where the clock does not run by itself."""
         return time.thread_time()
 
     def device_seconds(self) -> tuple[float, float]:
@@ -167,8 +167,8 @@ class Transport(ABC):
         """Bytes that this rank sends and receives for `operation`, as this backend really does it."""
 
     @abstractmethod
-    def serve(self, place: Place, service: Service, request: Tensor, reply: Tensor) -> None:
-        """Answer requests for `place`, of the size of a row of `request` and `reply`; on every rank."""
+    def serve(self, key: ServiceKey, service: Service, request: Tensor, reply: Tensor) -> None:
+        """Answer requests for `key`, of the size of a row of `request` and `reply`; on every rank."""
 
     @abstractmethod
     def leave(self) -> None:

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from relaxcomm.errors import CommunicationError, RankLostError
 from relaxcomm.network import flight_recorder
 from relaxcomm.network.liveness import Missing, Peers, without_frames
-from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.meetings import Apart
 from relaxcomm.network.operations import Label
 from relaxcomm.network.processes import ENDED
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.service_messages import RefusedError
 from relaxcomm.network.status import State, Status
 from relaxcomm.network.trail import Trail
@@ -34,7 +34,7 @@ class Waiting:
     """The waits of one rank, and what they fail with.
 
     Args:
-        place: where the ranks meet.
+        rendezvous: where the ranks meet.
         trail: what this rank has issued.
         seconds: the longest wait.
         limit: the setting that says so, for errors.
@@ -46,7 +46,7 @@ class Waiting:
 
     def __init__(
         self,
-        place: MeetingPlace,
+        rendezvous: Rendezvous,
         trail: Trail,
         *,
         seconds: float,
@@ -59,14 +59,14 @@ class Waiting:
         """Whether a wait has failed, so that nothing more can come."""
         self.error: CommunicationError | None = None
         """With which it has failed last."""
-        self.peers = Peers(place, is_watched=is_watched)
-        self._place, self._trail = place, trail
+        self.peers = Peers(rendezvous, is_watched=is_watched)
+        self._rendezvous, self._trail = rendezvous, trail
         self._is_elastic = elastic
         self._look_seconds = _ELASTIC_SLICE_SECONDS if elastic else _SLICE_SECONDS
         self._asked = -math.inf  # when, in `look`, what became of the peers
 
     def status(self, state: State, words: str, operations: int | None = None) -> Status:
-        """Of this rank.
+        """The status of this rank.
 
         Args:
             state: what it does.
@@ -108,9 +108,9 @@ class Waiting:
                     break
         self.wait(work, self._waits(label, index), label)
 
-    def wait_at_event(self, work: Any, state: State, place: str) -> None:
+    def wait_at_event(self, work: Any, state: State, event: str) -> None:
         """Wait for all ranks at an event."""
-        self.wait(work, self.status(state, f"is at {place}"), place, _SHORT_SLICE_SECONDS)
+        self.wait(work, self.status(state, f"is at {event}"), event, _SHORT_SLICE_SECONDS)
 
     def look(self, work: Any, label: Label, index: int | None, since: float) -> bool:
         """Whether a work that was issued at `since` has ended, well or not."""
@@ -135,18 +135,18 @@ class Waiting:
         self.peers.announce(mine)
         return self.peers.missing(mine)
 
-    def at_event(self, place: str, meet: Callable[[], T]) -> T:
+    def at_event(self, event: str, meet: Callable[[], T]) -> T:
         """What `meet` brings; its errors are this rank's."""
         try:
             return meet()
         except Apart as error:
-            raise self.failure(place, Missing(str(error))) from None
+            raise self.failure(event, Missing(str(error))) from None
         except CommunicationError:
             raise
         except TimeoutError as error:
-            raise self.failure(place, Missing(str(error), lost=True)) from error
+            raise self.failure(event, Missing(str(error), lost=True)) from error
         except RuntimeError as error:
-            raise self.broke(place, error) from error
+            raise self.broke(event, error) from error
 
     def announce(self, words: str) -> None:
         """Tell others what became of this rank; "failed: …" when it will never come."""
@@ -154,14 +154,14 @@ class Waiting:
         self.has_failed = self.has_failed or state == "failed"
         self.peers.announce(self.status(state, words))
 
-    def end_of_asking(self, place: str) -> Callable[[], None]:
+    def end_of_asking(self, event: str) -> Callable[[], None]:
         """Say that this rank asks nothing more; what is returned raises if others will never say so."""
         mine = self.status("serves", "has finished and serves")
         self.peers.announce(mine)
 
         def check() -> None:
             if missing := self.peers.missing(mine):
-                raise self.failure(place, missing)
+                raise self.failure(event, missing)
 
         return check
 
@@ -176,7 +176,7 @@ class Waiting:
         """The error of this rank, which is told to the others."""
         kind = RankLostError if cause.lost else CommunicationError
         hint = _HINT if ENDED in cause.words else ""
-        found = kind(f"rank {self._place.membership.rank} at {at}: {without_frames(cause.words)}{hint}")
+        found = kind(f"rank {self._rendezvous.membership.rank} at {at}: {without_frames(cause.words)}{hint}")
         self.error = found
         self.announce(f"failed: {kind.__name__}: {found}")
         return found
@@ -187,7 +187,7 @@ class Waiting:
     def late(self, at: object) -> CommunicationError:
         """The error of this rank when an operation has taken too long."""
         said = f"not complete after {self.seconds:g} s ({self.limit}): {self.peers.heard()}"
-        if recorded := flight_recorder.dump(self._place.ranks[self._place.membership.rank]):
+        if recorded := flight_recorder.dump(self._rendezvous.ranks[self._rendezvous.membership.rank]):
             said += f"; torch's Flight Recorder is in {recorded}"
         return self.failure(at, Missing(said, lost=True))
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from relaxcomm.errors import CompositionError, ConfigError, TopologyError
 from relaxcomm.planner.replay import Replay
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 _DEATHS = 2000  # that are drawn: the share is within a hundredth or so
 _STATE = 2  # times the parameters that a newcomer gets: these, and an optimizer's momentum

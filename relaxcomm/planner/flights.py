@@ -152,8 +152,8 @@ class Flights:
 
     def _next(self, priced: PricedTask) -> int:
         """How often a task was exchanged before."""
-        number = self._rounds.get(priced.task.place, 0)
-        self._rounds[priced.task.place] = number + 1
+        number = self._rounds.get(priced.task.key, 0)
+        self._rounds[priced.task.key] = number + 1
         return number
 
     def _under_way(self, arrived: Times, posted: Times) -> None:

@@ -20,7 +20,8 @@ from relaxcomm.roles.payload import as_read, read_as
 from relaxcomm.step.bucket_filling import fill_buckets
 from relaxcomm.step.plan import Plan
 from relaxcomm.step.state import RuleState
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from relaxcomm.topology import Topology
 
 _BUCKET_BYTES = 1 << 62  # buckets of any size need as much a parameter
@@ -87,7 +88,7 @@ def _of_bucket(
     """Bytes kept, of buffers, and under way."""
     kept = buffers = 0
     under_way = [0]  # rules take turns
-    cx = Context(0, 0, membership, _no_rate, topology=topology, layout=bucket.layout, place=(0,))
+    cx = Context(0, 0, membership, _no_rate, topology=topology, layout=bucket.layout, bucket_part=(0,))
     for rule in rules:
         state = RuleState(rule, bucket, membership)
         for name, value in (pair for made in state.values() for pair in made.items()):

@@ -20,7 +20,7 @@ from relaxcomm.planner.replayed_run import Replayed
 from relaxcomm.planner.scenario import Scenario
 from relaxcomm.roles.planner import Measured
 from relaxcomm.system.quantities import data_size
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 UTILISATIONS = (0.5, 0.9, 0.99)
 _SLOWEST, _FASTEST = 1e3, 1e14  # bytes a second, between which a bandwidth is looked for

@@ -19,7 +19,8 @@ from relaxcomm.planner.scenario import StepTimes
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.roles import Compressor, Context, Exchange
 from relaxcomm.tasks.task import Task
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 
 _STEPS, _FIRST = 20, 3  # of which the first are not counted
 _ROUNDS = 5
@@ -111,7 +112,7 @@ def _seconds(coder: Compressor, decoded: int, numel: int, device: torch.device) 
     """There and back, with so many messages; each more than one takes a third of what three more take."""
     bucket = Bucket(0, [Item("matrix", torch.randn(32, numel // 32).to(device))])
     state = dict(coder.init(bucket))
-    cx = Context(0, 0, ALONE, lambda bucket: 0.1, layout=bucket.layout, place=(0,))
+    cx = Context(0, 0, ALONE, lambda bucket: 0.1, layout=bucket.layout, bucket_part=(0,))
 
     def usual(messages: int) -> float:
         rounds = range(_ROUNDS + 1)

@@ -29,7 +29,8 @@ from relaxcomm.roles.payload import read_as
 from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.bucket_filling import fill_buckets
 from relaxcomm.step.plan import Plan, Task
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.layout import Layout
 
 _MOST_BUCKETS = 64  # that are replayed one by one; of a larger model several count as one

@@ -14,7 +14,7 @@ from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.exchanges.exchange_for import exchange_for
 from relaxcomm.roles import Compressor, Exchange
 from relaxcomm.system.quantities import bandwidth, data_size, duration, number
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.layout import Layout
 
 

@@ -12,7 +12,7 @@ from relaxcomm.planner.links import Links
 from relaxcomm.planner.priced_plan import PricedPlan
 from relaxcomm.planner.replayed_run import Replayed, ReplayedRun
 from relaxcomm.planner.scenario import Scenario
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 
 def shapes_only(shapes: Sequence[Sequence[int]], dtype: torch.dtype = torch.float32) -> list[Item]:

@@ -16,7 +16,7 @@ from relaxcomm.planner.scenario import Scenario
 from relaxcomm.primitives.exchanges.all_reduce import all_reduce
 from relaxcomm.primitives.exchanges.hierarchical_all_reduce import hierarchical_all_reduce
 from relaxcomm.system.quantities import duration
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 from relaxcomm.topology import complete, hierarchical
 
 _WORTH = 0.98  # of a step's time, above which nothing is said

@@ -8,7 +8,7 @@ import torch
 
 from relaxcomm.replica.gradient_buffer import check_dense
 from relaxcomm.roles import MicroGradients
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.norms import squared_norm
 
 

@@ -69,7 +69,7 @@ def requantize(model: nn.Module) -> None:
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
-    """Of each buffer its name in the model, the module that has it, and its name there."""
+    """For each buffer its name in the model, the module that has it, and its name there."""
     for place, module in model.named_modules():
         for name in module._buffers:
             yield f"{place}.{name}" if place else name, module, name

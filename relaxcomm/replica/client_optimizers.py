@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from relaxcomm.replica.sharding import held, loaded
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 
 class ClientOptimizers:

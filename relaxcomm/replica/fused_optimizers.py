@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from relaxcomm.replica.sharding import like
-from relaxcomm.tensors.buckets import local
+from relaxcomm.tensors.items import local
 from relaxcomm.tensors.memory_order import laid_out_like
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.sharding import like
 from relaxcomm.replica.user_gradients import UserGradients, memory_holders
-from relaxcomm.tensors.buckets import Bucket, Item, local
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item, local
 
 CACHED_BYTES, _LARGE_BYTES, _SPAN_BYTES = 1 << 20, 1 << 17, 1 << 19
 _grad = attrgetter("grad")
@@ -58,7 +59,7 @@ class GradientBuffer:
         self.bucket = bucket
         self.parameters = [item.parameter for item in bucket.items]
         self.theirs = UserGradients(self.parameters)
-        """Those that are tensors of the training loop's own."""
+        """The gradients that are tensors of the training loop's own."""
         self._allocate()
         self.unused: list[int] = []
         self._is_sharded = any(item.sharded is not None for item in bucket.items)
@@ -75,7 +76,7 @@ class GradientBuffer:
 
     def expect_all(self) -> None:
         """Nothing is exchanged yet, so that no parameter is known to have no gradient."""
-        if list(map(Tensor.data_ptr, self.views)) != self._places:
+        if list(map(Tensor.data_ptr, self.views)) != self._addresses:
             self._make_views()  # `.to()` has moved the memory of those that are `.grad`
         elif self._are_kept():
             self._allocate()
@@ -180,7 +181,7 @@ class GradientBuffer:
         # No views to autograd, so that loops may `p.grad.detach_()`, as before there was `set_to_none`.
         self.views = [view.detach() for view in self.bucket.views(self.main)]
         self._grads = [like(p, view) for p, view in zip(self.parameters, self.views, strict=True)]
-        self._places = list(map(Tensor.data_ptr, self.views))
+        self._addresses = list(map(Tensor.data_ptr, self.views))
         offsets = [*self.bucket.offsets, self.bucket.numel]
         sizes = [view.nbytes for view in self.views]
         # On a GPU one launch for all costs less than what the cache saves.

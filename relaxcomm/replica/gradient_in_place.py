@@ -9,7 +9,8 @@ from torch import Tensor
 
 from relaxcomm.replica.gradient_buffer import CACHED_BYTES, check_gradients
 from relaxcomm.replica.user_gradients import UserGradients, has_own_memory
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 
 
 def can_stay(item: Item) -> bool:

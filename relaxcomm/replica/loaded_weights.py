@@ -14,8 +14,8 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.named_parameters import param_groups
-from relaxcomm.tensors.buckets import Item
 from relaxcomm.tensors.digest import checksum
+from relaxcomm.tensors.items import Item
 
 _version = attrgetter("_version")
 

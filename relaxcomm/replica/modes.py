@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 
 def in_train_mode(optimizers: Iterable[Optimizer]) -> list[Optimizer]:
-    """Those among them whose parameters hold other points than are evaluated."""
+    """The optimizers whose parameters hold other points than are evaluated."""
     return [one for one in optimizers if any(group.get("train_mode") for group in one.param_groups)]
 
 

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from relaxcomm.errors import CompositionError
 from relaxcomm.replica.sharding import item_of
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 Named: TypeAlias = Sequence[tuple[str, nn.Parameter]]
 """The parameters of a model, each with its name."""

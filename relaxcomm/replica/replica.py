@@ -21,7 +21,8 @@ from relaxcomm.replica.sharding import as_held, is_sharded_model, reshard
 from relaxcomm.replica.trained_parameters import TrainedParameters
 from relaxcomm.replica.untrained import check_untrained
 from relaxcomm.tensors.bucket_building import build_buckets
-from relaxcomm.tensors.buckets import Bucket, Item, local
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item, local
 
 
 class Replica:
@@ -63,7 +64,7 @@ class Replica:
 
     @property
     def device(self) -> torch.device:
-        """Of the parameters."""
+        """The device of the parameters."""
         return self.parameters[0].tensor.device
 
     def reshard(self) -> None:
@@ -92,7 +93,7 @@ class Replica:
         return bool(self._buffers)
 
     def buffers(self) -> list[Item]:
-        """Those that are averaged (BatchNorm's statistics), looked up afresh since `.to()` replaces them.
+        """Averaged buffers (BatchNorm's statistics), looked up afresh since `.to()` replaces them.
 
         One of another shape than at attach, which other ranks may have kept, stands there as NaN of that
         shape: so all ranks see that it cannot be averaged.
@@ -101,11 +102,11 @@ class Replica:
         return [Item(item.name, in_shape(item.tensor, self._buffers[item.name])) for item in found]
 
     def maybe_buffers(self) -> list[Item]:
-        """Those that were no statistics at attach, such as masks and empty ones, and may have become such."""
+        """Buffers that were no statistics at attach, such as masks and empty ones, but may be by now."""
         return self._named(self._buffers.keys() - self._averaged)
 
     def buffer_shapes(self) -> dict[str, list[int]]:
-        """Of those that are averaged, as they are now."""
+        """Shapes of the averaged buffers, as they are now."""
         return {item.name: list(item.tensor.shape) for item in self._named(self._averaged)}
 
     def check_shapes(self, shapes: Mapping[str, list[int]], rank: int) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from relaxcomm.system.torch_classes import derives_from
-from relaxcomm.tensors.buckets import Item, local
+from relaxcomm.tensors.items import Item, local
 from relaxcomm.tensors.memory_order import laid_out_like
 
 _MOVES_NO_SHARDS = "2.10"  # pytorch/pytorch#163130; where it is in, `.float()` may follow attach as before
@@ -120,15 +120,15 @@ def as_held(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Any]:
 def load_held(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
     """Load what `held` has made of an optimizer's `state_dict`; names that are of no parameter go through."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    places = [place for group in saved["param_groups"] for place in group["params"]]
-    by_place = dict(zip(places, parameters, strict=True))
+    indices = [index for group in saved["param_groups"] for index in group["params"]]
+    by_index = dict(zip(indices, parameters, strict=True))
     state = {
-        place: {
-            name: loaded(by_place[place], value) if isinstance(value, Tensor) else value
+        index: {
+            name: loaded(by_index[index], value) if isinstance(value, Tensor) else value
             for name, value in values.items()
         }
-        if place in by_place
+        if index in by_index
         else values
-        for place, values in saved["state"].items()
+        for index, values in saved["state"].items()
     }
     optimizer.load_state_dict({**saved, "state": state})

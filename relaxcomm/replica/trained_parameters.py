@@ -13,7 +13,7 @@ from relaxcomm.errors import CompositionError, UsageError
 from relaxcomm.replica.named_parameters import check_stepped_once, named_parameters, param_groups, trainable
 from relaxcomm.replica.sharding import is_sharded_model, item_of, reshard
 from relaxcomm.replica.wrappers import check_unwrapped
-from relaxcomm.tensors.buckets import local
+from relaxcomm.tensors.items import local
 
 _REMEDY = "close the engine, and attach the model anew"
 

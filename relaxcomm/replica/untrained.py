@@ -8,7 +8,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from relaxcomm.errors import UsageError
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 
 def check_untrained(

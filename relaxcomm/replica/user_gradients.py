@@ -11,7 +11,7 @@ from operator import attrgetter
 import torch
 from torch import Tensor
 
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 _version = attrgetter("_version")
 

@@ -63,7 +63,7 @@ class Compressor(Primitive):
 
     @property
     def without_memory(self) -> Compressor:
-        """The same coder without a memory of what it has left out."""
+        """This compressor without a memory of what it has left out."""
         return self
 
     def contraction(self, numel: int) -> float | None:

@@ -59,7 +59,7 @@ class Context:
         topology: the configured graph of the ranks.
         decided: what the workers have voted for, if the rule's trigger votes and they have.
         layout: which tensors lie in what is exchanged, or None if that is not known.
-        place: tells apart what is exchanged in the same step: the bucket, and the part of it.
+        bucket_part: the bucket, and where its part begins: tells apart what is exchanged in one step.
         measured: what an outer's `measure` has found, `[k]` float64, added over all buckets of its rule.
         divided: whether what is exchanged is divided by the number of workers already.
         exact: the mean of equal values must be that value, as of parameters, so that float16 and bfloat16 are
@@ -80,7 +80,7 @@ class Context:
         >>> from relaxcomm.plugin import Context, Membership
         >>> rank = Membership(rank=1, world_size=4)
         >>> cx = Context(step=7, start=4, membership=rank, learning_rate=lambda bucket: 0.1)
-        >>> cx.step - cx.start, cx.membership.rank, cx.part(start=2, numel=3).place
+        >>> cx.step - cx.start, cx.membership.rank, cx.part(start=2, numel=3).bucket_part
         (3, 1, (2,))
     """
 
@@ -96,7 +96,7 @@ class Context:
     topology: Topology = field(default_factory=complete)
     decided: bool | None = None
     layout: Layout | None = None
-    place: tuple[int, ...] = ()
+    bucket_part: tuple[int, ...] = ()
     measured: Tensor | None = None
     divided: bool = False
     exact: bool = False
@@ -107,7 +107,7 @@ class Context:
     optimizer_state: Callable[[Bucket, Sequence[str]], list[Tensor | None]] = _no_optimizer
 
     def at(self, **changed: Any) -> Context:
-        """The same but for some fields; asked in every step, so without the cost of `replace`."""
+        """This context but for some fields; asked in every step, so without the cost of `replace`."""
         made = object.__new__(Context)
         vars(made).update(vars(self), **changed)
         return made
@@ -122,10 +122,12 @@ class Context:
         """What is known of `numel` entries from `start`."""
         layout = None if self.layout is None else self.layout.part(start, numel)
         difference = None if self.difference is None else self.difference.part(start, numel)
-        return replace(self, layout=layout, place=(*self.place, start), out=None, difference=difference)
+        return replace(
+            self, layout=layout, bucket_part=(*self.bucket_part, start), out=None, difference=difference
+        )
 
     def generator(self, seed: int, device: torch.device, *apart: int) -> torch.Generator:
-        """Random numbers from the clock and the place, other ones on each rank, so that no state is kept.
+        """Random numbers from the clock and the bucket, other ones on each rank, so that no state is kept.
 
         Args:
             seed: of the primitive that draws.
@@ -152,7 +154,7 @@ class Context:
             >>> here.number(7) == here.number(7), here.number(7) == here.at(step=4).number(7)
             (True, False)
         """
-        return hash((seed, self.step, self.round, self.membership.rank, self.place, *apart))
+        return hash((seed, self.step, self.round, self.membership.rank, self.bucket_part, *apart))
 
 
 class Primitive(Declared):

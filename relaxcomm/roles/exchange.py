@@ -84,7 +84,7 @@ class Exchange(Primitive):
 
     @property
     def without_memory(self) -> Exchange:
-        """The same mixing without a memory, for what goes with the parameters, such as buffers."""
+        """This exchange without a memory, for what goes with the parameters, such as buffers."""
         return self
 
     def topology_override(self) -> Topology | None:

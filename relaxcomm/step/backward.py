@@ -164,7 +164,9 @@ class Backward:
         self._readiness.bind(bound.plan.buckets)
         index = {item.name: index for index, item in enumerate(bound.replica.parameters)}
         self._large = {
-            index[one.bucket.names[place]]: (one, place) for one in self.buckets for place in one.buffer.large
+            index[one.bucket.names[in_bucket]]: (one, in_bucket)
+            for one in self.buckets
+            for in_bucket in one.buffer.large
         }
 
     def _fired(self) -> frozenset[int]:
@@ -204,15 +206,15 @@ class Backward:
         """Copy large gradients, while they are in the cache."""
         for index in indices:
             if index in self._large and self._readiness.has_all(index):
-                bucket, place = self._large[index]
-                bucket.take(place)
+                bucket, in_bucket = self._large[index]
+                bucket.take(in_bucket)
 
     def _launch(self, indices: Iterable[int], missing: Set[str] = frozenset()) -> None:
         """Launch buckets, in which these parameters have got no gradient in this backward."""
         for index in indices:
             self.exchanged = self.buckets[index].launch(self._pipeline, missing) or self.exchanged
-            for place in self.buckets[index].buffer.unused:
-                if (name := self.buckets[index].bucket.names[place]) not in missing:
+            for in_bucket in self.buckets[index].buffer.unused:
+                if (name := self.buckets[index].bucket.names[in_bucket]) not in missing:
                     raise taken_away_error(name)
 
     def _ask(self) -> Answer | DeviceAnswer | None:

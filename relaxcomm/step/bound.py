@@ -83,7 +83,7 @@ class Bound:
         """
         self.world.meet(event, self.event_step)
 
-    def place(self, next_step: int, *, in_round: bool) -> int:
+    def progress(self, next_step: int, *, in_round: bool) -> int:
         """How far this rank has come, to compare with others.
 
         Args:

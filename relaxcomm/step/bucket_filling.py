@@ -8,7 +8,7 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.replica.gradient_in_place import can_stay
 from relaxcomm.tensors.bucket_building import build_buckets
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 _LARGE_SHARE = 2  # of a bucket: many messages cost more than copies where a round trip is long
 _FIRST_BYTES = 1 << 20

@@ -89,7 +89,7 @@ class Clock:
             samples=samples,
             decided=None if known.votes is None else self._decided(known.votes, self.step),
             layout=None if task is None else task.bucket.layout,
-            place=() if task is None else (task.bucket.index,),
+            bucket_part=() if task is None else (task.bucket.index,),
         )
 
     def _lasting_context(self, rule: Rule) -> Context:

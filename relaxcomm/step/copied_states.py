@@ -16,7 +16,7 @@ from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.sharding import moment_like
 from relaxcomm.step.optimizer_states import is_plain, states_of
 from relaxcomm.step.world import World
-from relaxcomm.tensors.buckets import Item, local
+from relaxcomm.tensors.items import Item, local
 from relaxcomm.tensors.memory_order import Strides, dense_strides
 
 _EVENT = "the copy of optimizers"
@@ -42,7 +42,7 @@ class _Form:
 
     @classmethod
     def of(cls, held: Tensor) -> _Form:
-        """That of a tensor."""
+        """The form of a tensor."""
         return cls(tuple(held.shape), dense_strides(held), held.dtype, held.device.type != "cpu")
 
     def empty(self, parameter: Tensor) -> Tensor:
@@ -75,7 +75,7 @@ class _Part:
     is_group: bool = False
 
     def keys(self) -> list[str | int]:
-        """Of what is told of it."""
+        """The keys of what is told of it."""
         own = {"params"} if self.is_group else set()
         return [key for key in self.values if isinstance(key, str | int) and key not in own]
 
@@ -154,8 +154,8 @@ def begin_as(
     Returns: the tensors, which are to be copied from that rank, and names of what cannot be.
     """
     parts = [
-        _Part(f"{place}", states.setdefault(parameter, {}), parameter)
-        for place, parameter, states in states_of(replica, names)
+        _Part(f"{key}", states.setdefault(parameter, {}), parameter)
+        for key, parameter, states in states_of(replica, names)
     ]
     parts += _settings(replica) if settings else []
     seen: dict[int, Any] = {}

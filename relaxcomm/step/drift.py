@@ -12,8 +12,9 @@ from relaxcomm.errors import DriftError, DriftWarning
 from relaxcomm.network.operations import Agree, Label
 from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.digest import checksum
+from relaxcomm.tensors.items import Item
 
 
 class Drift:

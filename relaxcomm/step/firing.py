@@ -52,7 +52,7 @@ class Firings:
         self._made: dict[frozenset[int], Firing] = {}
 
     def of(self, fired: Collection[int]) -> Firing:
-        """Those of some rules, by their index, that cover the bucket."""
+        """The tasks of some rules, by their index, that cover the bucket."""
         key = frozenset(fired)
         made = self._made.get(key)
         if made is None:

@@ -26,10 +26,10 @@ _requires_grad = attrgetter("requires_grad")
 _AT_REST = "frozen parameters"
 
 AtRest: TypeAlias = Sequence[tuple[int, Tensor]]
-"""Places in a bucket, each with whether momentum leaves the parameter where it is, a scalar on the device."""
+"""Indices in a bucket, and whether momentum leaves the parameter where it is, a scalar on the device."""
 
 HeldBack: TypeAlias = Mapping[str, Sequence[tuple[int, slice, Tensor]]]
-"""By slot, frozen parameters: the place in a bucket, the entries in the slot, and what they have held."""
+"""By slot, frozen parameters: the index in a bucket, the entries in the slot, and what they have held."""
 
 
 def agree_on_rest(bound: Bound, combined: Sequence[tuple[Task, Tensor]]) -> list[AtRest]:
@@ -61,11 +61,11 @@ def at_rest_alone(task: Task, delta: Tensor, base: Tensor | None) -> AtRest:
     rounding = 4 * torch.finfo(bucket.dtype).eps  # such a delta is made of parameters
     return [
         (
-            place,
-            (moves[place].abs().amax() <= rounding * points[place].abs().amax())
-            & (bucket.items[place].tensor == points[place].to(bucket.dtype)).all(),
+            index,
+            (moves[index].abs().amax() <= rounding * points[index].abs().amax())
+            & (bucket.items[index].tensor == points[index].to(bucket.dtype)).all(),
         )
-        for place in _frozen(bucket)
+        for index in _frozen(bucket)
     ]
 
 
@@ -80,10 +80,10 @@ def hold_residuals_back(task: Task, slots: RuleState, membership: Membership) ->
     for slot, start in _residuals(task, coding, membership) if frozen else ():
         kept, left = coding[slot], coding[slot].clone()
         held[slot] = []
-        for place in frozen:
-            begin = bucket.offsets[place] - start  # of what may lie in the slot in part, or not at all
-            span = slice(max(0, begin), max(0, begin + bucket.items[place].tensor.numel()))
-            held[slot].append((place, span, kept[span]))
+        for index in frozen:
+            begin = bucket.offsets[index] - start  # of what may lie in the slot in part, or not at all
+            span = slice(max(0, begin), max(0, begin + bucket.items[index].tensor.numel()))
+            held[slot].append((index, span, kept[span]))
             left[span] = 0
         coding[slot] = left
     return held
@@ -100,8 +100,8 @@ def put_residuals_back(slots: RuleState, held: HeldBack, trained: Tensor) -> Non
     coding = slots["compressor"]
     for slot, parts in held.items():
         now = coding[slot].clone()
-        for place, span, kept in parts:
-            now[span] = torch.where(trained[place] == 0, kept, kept + now[span])
+        for index, span, kept in parts:
+            now[span] = torch.where(trained[index] == 0, kept, kept + now[span])
         coding[slot] = now
 
 
@@ -110,8 +110,8 @@ def trained_flags(bucket: Bucket, gradients: Sequence[Tensor]) -> Tensor:
     each, on their device.
     """
     flags = torch.ones(len(bucket.items), dtype=torch.float32, device=bucket.device)
-    for place in _frozen(bucket):
-        flags[place] = gradients[place].any()
+    for index in _frozen(bucket):
+        flags[index] = gradients[index].any()
     return flags
 
 
@@ -123,8 +123,8 @@ def clear_frozen(bucket: Bucket, gradients: Sequence[Tensor], trained: Tensor) -
         gradients: the results.
         trained: 0 where no rank trains one, `[len(bucket.items)]`.
     """
-    for place in _frozen(bucket):
-        gradients[place].masked_fill_(trained[place] == 0, 0)
+    for index in _frozen(bucket):
+        gradients[index].masked_fill_(trained[index] == 0, 0)
 
 
 def keep_at_rest(bucket: Bucket, resting: AtRest, base: Tensor | None, value: Tensor) -> None:
@@ -132,8 +132,8 @@ def keep_at_rest(bucket: Bucket, resting: AtRest, base: Tensor | None, value: Te
     if base is None or not resting:
         return
     before, after = bucket.views(base), bucket.views(value)
-    for place, rests in resting:
-        after[place].copy_(before[place].where(rests, after[place]))
+    for index, rests in resting:
+        after[index].copy_(before[index].where(rests, after[index]))
 
 
 def _is_agreed_on(bound: Bound, task: Task) -> bool:
@@ -160,7 +160,7 @@ def _agree(bound: Bound, asked: Sequence[tuple[Task, Tensor]]) -> list[AtRest]:
         moving = bound.agreements.decide(_AT_REST, moving, bound.common_step, "sum")
     sizes = [len(task.bucket.items) for task, _ in asked]
     return [
-        [(place, rests[place]) for place in _frozen(task.bucket)]
+        [(index, rests[index]) for index in _frozen(task.bucket)]
         for (task, _), rests in zip(asked, torch.split(moving == 0, sizes), strict=True)
     ]
 
@@ -184,8 +184,8 @@ def _frozen(bucket: Bucket) -> list[int]:
     if all(map(_requires_grad, bucket.parameters)):  # as a rule, and asked many times a step
         return []
     return [
-        place
-        for place, item in enumerate(bucket.items)
+        index
+        for index, item in enumerate(bucket.items)
         if not item.parameter.requires_grad and item.tensor.numel()
     ]
 

@@ -45,7 +45,7 @@ class GradientTransfers:
         self._factor = 1 / bound.world.size
         self._all_trained = torch.ones(len(bucket.items), dtype=torch.float32, device=bucket.device)
         self.late = LateGradients(bucket, self.buffer, bound)
-        """Those that come in other steps."""
+        """The gradients that come in other steps."""
         self.begin(())
 
     def begin(self, fired: Collection[int]) -> bool:
@@ -63,14 +63,14 @@ class GradientTransfers:
         return self.fire(fired) or bool(self.late.due())
 
     def fire(self, fired: Collection[int]) -> bool:
-        """These rules exchange now; whether any covers the bucket."""
+        """Let these rules exchange now; whether any covers the bucket."""
         self.firing = self._firings.of(fired)
         return bool(self.firing.tasks)
 
-    def take(self, place: int) -> None:
-        """A large gradient has come, by its place in the bucket."""
+    def take(self, index: int) -> None:
+        """A large gradient has come, by its index in the bucket."""
         if self.firing.tasks:
-            self.buffer.take(place, self._factor if self.firing.divided else None)
+            self.buffer.take(index, self._factor if self.firing.divided else None)
 
     def launch(self, pipeline: Pipeline, missing: Set[str]) -> bool:
         """Collect the gradients and issue the first operation; whether there is anything to exchange.
@@ -164,7 +164,7 @@ class GradientTransfers:
         return [*self._observed, *([self.buffer.main] if self._moved else [])]
 
     def bad_results(self) -> list[Tensor]:
-        """Those of `guarded_results` that are not finite; the host waits for them."""
+        """The `guarded_results` that are not finite; the host waits for them."""
         results = self.guarded_results()
         if self._is_finite:
             results = [result for result in results if result is not self.buffer.main]

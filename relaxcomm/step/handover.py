@@ -9,7 +9,7 @@ from relaxcomm.network.operations import AllReduce, Label
 from relaxcomm.network.transport import Service
 from relaxcomm.roles.exchange import OUTER
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.state import Place
+from relaxcomm.step.plan import TaskKey
 from relaxcomm.step.world import World
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.shards import shard_sizes, shards_of
@@ -35,9 +35,9 @@ class Handover:
         self._old, self._world = old, world
         self._parameters: list[tuple[Bucket, Tensor]] = []
         self._moved: list[tuple[Bucket, Tensor]] = []
-        self._others: dict[Place, dict[str, Tensor]] = {}
+        self._others: dict[TaskKey, dict[str, Tensor]] = {}
         self._in_step = in_step
-        self._taken_by: dict[int, dict[Place, list[int]]] = {}
+        self._taken_by: dict[int, dict[TaskKey, list[int]]] = {}
 
     def take(self) -> None:
         """Let the parameters be what services hold."""
@@ -45,16 +45,16 @@ class Handover:
         if not old.state.services:
             return
         self._taken_by = dict(self._world.gather((old.world.rank, self._taken()), HANDOVER))
-        for place, service in old.state.services.items():
-            bucket = self._old.plan.bucket(place[1])
+        for key, service in old.state.services.items():
+            bucket = self._old.plan.bucket(key[1])
             self._parameters.append((bucket, bucket.copy()))
-            self._settle(place, bucket, service)
+            self._settle(key, bucket, service)
 
     def give(self, new: Bound) -> None:
         """Complete what the same algorithm keeps now; it was made of the parameters."""
         new.state.follow(self._old.state)
-        for place, others in self._others.items():
-            service, bucket = new.state.services[place], self._old.plan.bucket(place[1])
+        for key, others in self._others.items():
+            service, bucket = new.state.services[key], self._old.plan.bucket(key[1])
             sizes = shard_sizes(bucket.numel, new.world.size)
             cut = {
                 name: [piece for _, piece in shards_of(whole, sizes)][new.world.rank]
@@ -71,45 +71,44 @@ class Handover:
         for bucket, values in self._parameters:
             bucket.scatter(values)
 
-    def _taken(self) -> dict[Place, list[int]]:
+    def _taken(self) -> dict[TaskKey, list[int]]:
         """How many rounds of each rank's pushes this rank's services have taken."""
         services = self._old.state.services
         return {
-            place: [one.taken(rank) for rank in range(self._old.world.size)]
-            for place, one in services.items()
+            key: [one.taken(rank) for rank in range(self._old.world.size)] for key, one in services.items()
         }
 
-    def _settle(self, place: Place, bucket: Bucket, service: Service) -> None:
+    def _settle(self, key: TaskKey, bucket: Bucket, service: Service) -> None:
         rest, part = service.rest(), service.part()
         if rest is not None:
             bucket.add(rest.to(bucket.device, bucket.dtype))
         if part is None:
             return
-        rule, slots = self._old.algorithm.rules[place[0]], self._old.state.slots[place]["payload"]
-        base = rule.payload.base(self._old.context(place[0]), bucket, slots)
+        rule, slots = self._old.algorithm.rules[key[0]], self._old.state.slots[key]["payload"]
+        base = rule.payload.base(self._old.context(key[0]), bucket, slots)
         assert base is not None, "where services hold a model, ranks move from it"
         moved = bucket.gather(bucket.empty()).sub_(base)
         if self._in_step:
-            self._forget_taken(place, moved)
-        whole = self._whole(place, part, base)
-        self._others[place] = {
-            name: self._whole(place, value, torch.zeros_like(base))
+            self._forget_taken(key, moved)
+        whole = self._whole(key, part, base)
+        self._others[key] = {
+            name: self._whole(key, value, torch.zeros_like(base))
             for name, value in service.export().items()
             if name.startswith(OUTER)
         }
         bucket.scatter(whole.to(bucket.device, bucket.dtype))
         self._moved.append((bucket, moved))
 
-    def _forget_taken(self, place: Place, moved: Tensor) -> None:
+    def _forget_taken(self, key: TaskKey, moved: Tensor) -> None:
         """Leave out what services have taken of the push that was under way."""
         old = self._old
-        round = max(count for (rule, _), count in old.state.rounds.items() if rule == place[0])
+        round = max(count for (rule, _), count in old.state.rounds.items() if rule == key[0])
         shards = shards_of(moved, shard_sizes(moved.numel(), old.world.size))
         for owner, (_, shard) in enumerate(shards):
-            if owner in self._taken_by and self._taken_by[owner][place][old.world.rank] == round:
+            if owner in self._taken_by and self._taken_by[owner][key][old.world.rank] == round:
                 shard.zero_()
 
-    def _whole(self, place: Place, part: Tensor, copy: Tensor) -> Tensor:
+    def _whole(self, key: TaskKey, part: Tensor, copy: Tensor) -> Tensor:
         """All parts together; those of lost ranks are the mean of all copies.
 
         Args:
@@ -125,4 +124,4 @@ class Handover:
                 shard.zero_()
             else:
                 shard.div_(len(self._taken_by))
-        return self._world.run(AllReduce(mine, "sum"), Label(0, HANDOVER, place[1]))
+        return self._world.run(AllReduce(mine, "sum"), Label(0, HANDOVER, key[1]))

@@ -13,9 +13,9 @@ from torch import Tensor
 from relaxcomm.replica.buffers import can_be_copied
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.world import World
-from relaxcomm.tensors.buckets import Item, local
+from relaxcomm.tensors.items import Item, local
 
-Place: TypeAlias = tuple[int, str]
+StateKey: TypeAlias = tuple[int, str]
 """An optimizer and a parameter."""
 Number: TypeAlias = tuple[float, torch.Size, torch.dtype | None, bool]
 """Such as of steps; with its shape and type if it is a tensor, and whether that is on a device."""
@@ -38,7 +38,7 @@ class Held:
 
     @classmethod
     def of(cls, state: Mapping[str, Any], parameter: Tensor) -> Held:
-        """That of an optimizer's state of a parameter."""
+        """What is held in an optimizer's state of a parameter."""
         moments = {
             name: (value.shape, value.dtype)
             for name, value in state.items()
@@ -87,22 +87,22 @@ def moments(replica: Replica, world: World, names: Collection[str]) -> list[Mome
     """
     found = _held(replica, names)
     told = world.gather(found, _EVENT)
-    for place, parameter, states in states_of(replica, names):
-        theirs = [one[place] for one in told if place in one]
+    for key, parameter, states in states_of(replica, names):
+        theirs = [one[key] for one in told if key in one]
         if theirs:
             _begin(states[parameter], parameter, theirs)
             farthest = max(theirs, key=lambda one: one.steps)
             _put(states[parameter], farthest.numbers, parameter.device)
     several = len(replica.optimizers) > 1
-    begun = Counter((place, name) for one in told for place, held in one.items() for name in held.moments)
+    begun = Counter((key, name) for one in told for key, held in one.items() for name in held.moments)
     return [
         Moment(
-            Item(f"{name} of {place[1]}" + several * f" in optimizer {place[0]}", local(value)),
-            (place in found and name in found[place].moments) * world.size / begun[place, name],
+            Item(f"{name} of {key[1]}" + several * f" in optimizer {key[0]}", local(value)),
+            (key in found and name in found[key].moments) * world.size / begun[key, name],
         )
-        for place, parameter, states in states_of(replica, names)
+        for key, parameter, states in states_of(replica, names)
         for name, value in sorted(states.get(parameter, {}).items())
-        if (place, name) in begun
+        if (key, name) in begun
     ]
 
 
@@ -119,17 +119,17 @@ def without_means(replica: Replica, world: World, names: Collection[str]) -> tup
     size = world.shard.world_size
     alike = [told[shard::size] for shard in range(size)]  # whose moments have the same shapes
     copied = {
-        place[1]
+        key[1]
         for ranks in alike
-        for place in {place for one in ranks for place in one}
-        if not have_means(one[place] for one in ranks if place in one)
+        for key in {key for one in ranks for key in one}
+        if not have_means(one[key] for one in ranks if key in one)
     }
     return copied, order.index(max(order)) // size
 
 
 def states_of(
     replica: Replica, names: Collection[str]
-) -> Iterator[tuple[Place, Tensor, dict[Any, dict[str, Any]]]]:
+) -> Iterator[tuple[StateKey, Tensor, dict[Any, dict[str, Any]]]]:
     """Some parameters of each optimizer, with what that holds of all of its own."""
     for index, optimizer in enumerate(replica.optimizers):
         stepped = {id(one) for group in optimizer.param_groups for one in group["params"]}
@@ -138,10 +138,10 @@ def states_of(
                 yield (index, item.name), item.parameter, optimizer.state
 
 
-def _held(replica: Replica, names: Collection[str]) -> dict[Place, Held]:
+def _held(replica: Replica, names: Collection[str]) -> dict[StateKey, Held]:
     return {
-        place: Held.of(state, parameter)
-        for place, parameter, states in states_of(replica, names)
+        key: Held.of(state, parameter)
+        for key, parameter, states in states_of(replica, names)
         if (state := states.get(parameter))
     }
 

@@ -10,9 +10,8 @@ from relaxcomm.roles import Payload
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.flight import Pipeline, land_all
 from relaxcomm.step.parameter_results import Sent, apply, arrived, ask_finite, is_looked_at, look_at
-from relaxcomm.step.plan import Task
+from relaxcomm.step.plan import Task, TaskKey
 from relaxcomm.step.shard_means import share_buffers
-from relaxcomm.step.state import Place
 from relaxcomm.step.transfer import Transfer
 
 REQUESTED_BYTES = 64 << 20  # of parameters on their way to services at a time
@@ -133,10 +132,10 @@ class ParameterExchange:
                 self._launch(index)
             land_all(transfer.flight for transfer in self._out(index))
 
-    def asked(self) -> dict[Place, Transfer]:
+    def asked(self) -> dict[TaskKey, Transfer]:
         """What is on its way to services that hold the model, and from them."""
         return {
-            transfer.task.place: transfer
+            transfer.task.key: transfer
             for transfer in self._under_way()
             if transfer.task.rule.exchange.facts.returns == "base"
         }
@@ -169,7 +168,7 @@ class ParameterExchange:
 
     def _num_sent(self, index: int) -> int:
         """How often a rule has sent its buckets."""
-        return max((self._bound.state.rounds[task.place] for task in self._plan.tasks[index]), default=0)
+        return max((self._bound.state.rounds[task.key] for task in self._plan.tasks[index]), default=0)
 
     def _buffer_tasks(self, index: int) -> Sequence[Task]:
         replica = self._bound.replica
@@ -191,7 +190,7 @@ class ParameterExchange:
         # Each rank holds what it asks and what it is answered; those who take part together fill their link.
         pipeline = Pipeline(math.inf if rule.exchange.facts.collective else REQUESTED_BYTES)
         state = self._bound.state
-        round = state.rounds[tasks[0].place]
+        round = state.rounds[tasks[0].key]
         measured = self._bound.norms.wants_distance(rule, self._bound.votes.slots)
         made = [
             self._send(task, state.next_round(task), state.next_samples(task), pipeline, measured=measured)

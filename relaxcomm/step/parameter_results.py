@@ -40,7 +40,7 @@ class Sent:
     others: Answer | DeviceAnswer | None = None
 
     def split(self, step: int, arrived: Collection[Transfer]) -> tuple[Sent, Sent]:
-        """Those that are applied in a step, as they are due then or have arrived, and the others."""
+        """The results that are applied in a step, as they are due then or have arrived, and the others."""
         due = [transfer.due <= step or transfer in arrived for transfer in self.transfers]
         parts = [
             [t for t, now in zip(self.transfers, due, strict=True) if now is want] for want in (True, False)
@@ -49,7 +49,7 @@ class Sent:
 
 
 def arrived(bound: Bound, late: Sequence[Sent]) -> list[Transfer]:
-    """Those results without a due step that have come, of all shards of this replica.
+    """The results without a due step that have come, of all shards of this replica.
 
     Asked once a step, as one may arrive in between.
     """
@@ -118,16 +118,16 @@ def apply(bound: Bound, sent: Sequence[Sent]) -> None:
     bound.norms.distance([(t.side, t.result) for t in made if t.side is not None])
     finalized, sums = _measure(bound, made)
     resting = agree_on_rest(bound, [(transfer.task, transfer.result) for transfer in made])
-    for place, transfer in enumerate(made):
+    for index, transfer in enumerate(made):
         task = transfer.task
         if not task.of_buffers and bound.controllers.watches(task.index):
             cx = bound.context(task.index)
             bound.controllers.observe(task.index, cx, task.bucket.index, None, transfer.result)
-        known = finalized.get(place)
+        known = finalized.get(index)
         transfer.apply(
             transfer.finalize(transfer.result) if known is None else known,
             measured=None if known is None else sums[task.index, transfer.due],
-            resting=resting[place],
+            resting=resting[index],
             good=good,
         )
         transfer.commit(good)
@@ -174,15 +174,15 @@ def _measure(
 ) -> tuple[dict[int, Tensor], dict[tuple[int, float], Tensor]]:
     """What outers that measure want to know before anything is written.
 
-    Returns: finalized results by place in `made`, and the sums over the buckets of each rule's exchange.
+    Returns: finalized results by index in `made`, and the sums over the buckets of each rule's exchange.
     """
     finalized: dict[int, Tensor] = {}
     sums: dict[tuple[int, float], Tensor] = {}
-    for place, transfer in enumerate(made):
+    for index, transfer in enumerate(made):
         if transfer.task.rule.outer.facts.measures:
             result = transfer.finalize(transfer.result)
             outer, key = transfer.task.rule.outer, (transfer.task.index, transfer.due)
-            finalized[place] = result
+            finalized[index] = result
             sums[key] = added(sums.get(key), transfer.measure(result), "measure", outer)
     label = Label(bound.common_step, "what an outer optimizer measures")
     return finalized, {key: bound.world.over_shards(one, label) for key, one in sums.items()}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from typing import TypeAlias
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
@@ -16,8 +17,12 @@ from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.bucket_filling import stays_in_place
 from relaxcomm.step.buffer_rule import buffer_rule
 from relaxcomm.tensors.bucket_building import build_buckets
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.memory_order import Strides
+
+TaskKey: TypeAlias = tuple[int, int]
+"""A rule and a bucket."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +42,7 @@ class Task:
     label: str
 
     @cached_property
-    def place(self) -> tuple[int, int]:
+    def key(self) -> TaskKey:
         """Where its state is kept: the rule and the bucket."""
         return self.index, self.bucket.index
 
@@ -135,7 +140,7 @@ class Plan:
 
     @property
     def every_task(self) -> Iterator[Task]:
-        """Those of all rules, one after the other."""
+        """The tasks of all rules, one after the other."""
         return chain.from_iterable(self.tasks)
 
     def bucket(self, unit: int) -> Bucket:

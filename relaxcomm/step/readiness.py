@@ -37,8 +37,8 @@ class Readiness:
 
     def bind(self, buckets: Sequence[Bucket]) -> None:
         """Follow these buckets."""
-        place = {name: bucket.index for bucket in buckets for name in bucket.names}
-        self._bucket_of = [place[name] for name in self._names]
+        bucket_of = {name: bucket.index for bucket in buckets for name in bucket.names}
+        self._bucket_of = [bucket_of[name] for name in self._names]
         self._sizes = [len(bucket.items) for bucket in buckets]
         self._order, self._complete_at = [], [math.inf] * len(buckets)
 

@@ -14,7 +14,8 @@ from relaxcomm.composition.rule import Rule
 from relaxcomm.roles import VotingTrigger
 from relaxcomm.roles.trigger import REPLICA_DISTANCE
 from relaxcomm.step.state import RuleState
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 
 _SHARE = 1 / 1000
 

@@ -17,19 +17,20 @@ from relaxcomm.replica.sharding import item_of
 from relaxcomm.step import copied_states, optimizer_states, served
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.finite import NOT_FINITE, local_error, non_finite_error, spoilt
+from relaxcomm.step.plan import TaskKey
 from relaxcomm.step.shard_means import gathered, of_replicas
-from relaxcomm.step.state import Place
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.step.world import tensor_of
 from relaxcomm.tensors.bucket_building import build_buckets
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.digest import digest
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.precision import wide
 
 AVERAGE = "average"
 """The label of averages that are a part of training."""
 
-_NOTHING: Mapping[Place, Transfer] = MappingProxyType({})
+_NOTHING: Mapping[TaskKey, Transfer] = MappingProxyType({})
 
 
 def broadcast(model: nn.Module, transport: Transport, bucket_bytes: int, *, root: int = 0) -> None:
@@ -53,7 +54,7 @@ def copy(items: Iterable[Item], transport: Transport, bucket_bytes: int, *, root
 def finite_means(
     bound: Bound,
     purpose: str = AVERAGE,
-    asked: Mapping[Place, Transfer] = _NOTHING,
+    asked: Mapping[TaskKey, Transfer] = _NOTHING,
     without: Collection[int] = (),
 ) -> list[tuple[Bucket, Tensor]]:
     """The mean of trainable parameters and floating-point buffers, or what servers hold in its place.
@@ -155,7 +156,7 @@ def _are_equal(bound: Bound, buckets: Sequence[Bucket]) -> bool:
 def means(
     bound: Bound,
     purpose: str = AVERAGE,
-    asked: Mapping[Place, Transfer] = _NOTHING,
+    asked: Mapping[TaskKey, Transfer] = _NOTHING,
     without: Collection[int] = (),
 ) -> list[tuple[Bucket, Tensor]]:
     """The mean over all ranks of what an average replaces; this rank's distance from it is measured.

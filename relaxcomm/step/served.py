@@ -13,13 +13,13 @@ from relaxcomm.network.transport import Pending
 from relaxcomm.roles.payload import read
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.flight import land_all
-from relaxcomm.step.state import Place
+from relaxcomm.step.plan import TaskKey
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.shards import shard_sizes
 
 
-def meet(bound: Bound, asked: Mapping[Place, Transfer], *, evaluates: bool = False) -> None:
+def meet(bound: Bound, asked: Mapping[TaskKey, Transfer], *, evaluates: bool = False) -> None:
     """Hold up no other rank from here on, and have all pushes in when every rank has come here.
 
     What it costs a rank, which asks all others and answers all, is training's, or evaluation's.
@@ -30,15 +30,15 @@ def meet(bound: Bound, asked: Mapping[Place, Transfer], *, evaluates: bool = Fal
         evaluates: whose the cost is.
     """
     # Others may wait for this rank where it has asked nothing, and it for them where it has.
-    pending = [_step_aside(bound, place, evaluates) for place in bound.state.services if place not in asked]
+    pending = [_step_aside(bound, key, evaluates) for key in bound.state.services if key not in asked]
     land_all(transfer.flight for transfer in asked.values())
-    pending += [_step_aside(bound, place, evaluates) for place in asked]
+    pending += [_step_aside(bound, key, evaluates) for key in asked]
     for one in pending:
         if one is not None:
             bound.world.receive(one)
 
 
-def step_aside(bound: Bound, asked: Mapping[Place, Transfer]) -> None:
+def step_aside(bound: Bound, asked: Mapping[TaskKey, Transfer]) -> None:
     """Before waiting for what services still answer: hold up nobody where this rank has asked nothing."""
     for index, unit in bound.state.services:
         if asked and bound.algorithm.rules[index].delay and (index, unit) not in asked:
@@ -47,8 +47,8 @@ def step_aside(bound: Bound, asked: Mapping[Place, Transfer]) -> None:
                 bound.world.receive(pending)
 
 
-def _step_aside(bound: Bound, place: Place, evaluates: bool) -> Pending | None:
-    (index, unit), transport = place, bound.world.transport
+def _step_aside(bound: Bound, key: TaskKey, evaluates: bool) -> Pending | None:
+    (index, unit), transport = key, bound.world.transport
     rule, bucket = bound.algorithm.rules[index], bound.plan.bucket(unit)
     request = rule.exchange.meeting(bound.context(index), bucket, rule.compressor)
     if request is None:
@@ -65,7 +65,7 @@ def hold_model(bound: Bound) -> bool:
     return any(service.part() is not None for service in bound.state.services.values())
 
 
-def models(bound: Bound, purpose: str, asked: Mapping[Place, Transfer]) -> list[tuple[Bucket, Tensor]]:
+def models(bound: Bound, purpose: str, asked: Mapping[TaskKey, Transfer]) -> list[tuple[Bucket, Tensor]]:
     """What servers hold of each bucket, less what ranks have moved and not pushed yet; all ranks call it.
 
     Messages are labelled with their purpose. Nobody may be pushing: all have met, or all have left.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from relaxcomm.roles import Context, Served, is_buffer
 from relaxcomm.roles.exchange import slots_in_run
 from relaxcomm.roles.payload import as_read
 from relaxcomm.step.kept_slots import Slots
-from relaxcomm.step.plan import Plan, Task
+from relaxcomm.step.plan import Plan, Task, TaskKey
 from relaxcomm.step.world import World
 from relaxcomm.tensors.buckets import Bucket
 
@@ -57,10 +57,6 @@ class RuleState(dict[str, Slots]):
         return any(not is_buffer(slot) for slots in self.values() for slot in slots)
 
 
-Place: TypeAlias = tuple[int, int]
-"""A rule and a bucket."""
-
-
 class State:
     """What all rules keep: slots, how often each has exchanged, and the services that answer for it.
 
@@ -70,21 +66,21 @@ class State:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self.slots: dict[Place, RuleState] = {}
-        self.rounds: dict[Place, int] = {}
-        self._counted: dict[Place, int] = {}  # samples that had been trained on at the last exchange
-        self.services: dict[Place, Service] = {}
+        self.slots: dict[TaskKey, RuleState] = {}
+        self.rounds: dict[TaskKey, int] = {}
+        self._counted: dict[TaskKey, int] = {}  # samples that had been trained on at the last exchange
+        self.services: dict[TaskKey, Service] = {}
         self._exchanged_before: frozenset[int] = frozenset()  # rules, among other ranks
 
     def set_up(self, plan: Plan, context: Callable[[Rule], Context]) -> None:
         """Make the slots of every task anew, and its service if there is none."""
         for task in plan.every_task:
-            place = task.place
-            self.slots[place] = RuleState(task.rule, task.bucket, self._world.membership)
-            self.rounds.setdefault(place, 0)
-            self._counted.setdefault(place, self._world.statistics.trained_on)
-            if place not in self.services and (served := served_for(task, context(task.rule))) is not None:
-                self.services[place] = served.service
+            key = task.key
+            self.slots[key] = RuleState(task.rule, task.bucket, self._world.membership)
+            self.rounds.setdefault(key, 0)
+            self._counted.setdefault(key, self._world.statistics.trained_on)
+            if key not in self.services and (served := served_for(task, context(task.rule))) is not None:
+                self.services[key] = served.service
                 where = str(task.index), task.bucket.index
                 self._world.transport.serve(where, served.service, served.request, served.reply)
 
@@ -92,15 +88,15 @@ class State:
         """After `set_up`: as if nothing had been exchanged, and nobody had asked a service."""
         self._exchanged_before = frozenset()
         for task in plan.every_task:
-            self.rounds[task.place], self._counted[task.place] = 0, self._world.statistics.trained_on
+            self.rounds[task.key], self._counted[task.key] = 0, self._world.statistics.trained_on
             if (served := served_for(task, context(task.rule))) is not None:
-                self.services[task.place].restore(served.service.export())
+                self.services[task.key].restore(served.service.export())
 
     def of(self, task: Task) -> RuleState:
         """The slots of a task; buffers are averaged without a memory, by the weight of the rule that they
         go with if it has one."""
         if not task.of_buffers:
-            return self.slots[task.place]
+            return self.slots[task.key]
         made = RuleState(task.rule, task.bucket, self._world.membership)
         weights = [state["payload"] for (index, _), state in self.slots.items() if index == task.index]
         for name, slot in made["payload"].items():
@@ -109,14 +105,14 @@ class State:
 
     def next_round(self, task: Task) -> int:
         """How often a rule has exchanged a bucket before; from now on once more."""
-        before = self.rounds[task.place]
-        self.rounds[task.place] = before + 1
+        before = self.rounds[task.key]
+        self.rounds[task.key] = before + 1
         return before
 
     def next_samples(self, task: Task) -> int:
         """How many samples this rank has trained on since the rule exchanged a bucket; now it begins anew."""
-        before, now = self._counted[task.place], self._world.statistics.trained_on
-        self._counted[task.place] = now
+        before, now = self._counted[task.key], self._world.statistics.trained_on
+        self._counted[task.key] = now
         return max(1, now - before)
 
     def give_up(self) -> None:
@@ -130,14 +126,14 @@ class State:
         return self._exchanged_before | {rule for (rule, _), count in self.rounds.items() if count}
 
     def follow(self, before: State) -> None:
-        """The same rules have kept that among other ranks; the rounds of services are counted anew."""
+        """Go on from what the same rules have kept among other ranks; rounds of services are counted anew."""
         self._exchanged_before = before.exchanged
 
     def rests(self, plan: Plan) -> list[tuple[Bucket, Tensor]]:
         """What exchanges hold of the mean of all ranks beside this rank's parameters, by bucket."""
         found = []
-        for task in (task for task in plan.every_task if task.place in self.slots):
-            rest = task.rule.exchange.rest(self.slots[task.place]["compressor"])
+        for task in (task for task in plan.every_task if task.key in self.slots):
+            rest = task.rule.exchange.rest(self.slots[task.key]["compressor"])
             if rest is not None:
                 found.append((task.bucket, rest))
         return found
@@ -152,13 +148,12 @@ class State:
     def export(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
         return {
-            "slots": [[*place, state.export()] for place, state in self.slots.items()],
-            "rounds": [[*place, count] for place, count in self.rounds.items()],
+            "slots": [[*key, state.export()] for key, state in self.slots.items()],
+            "rounds": [[*key, count] for key, count in self.rounds.items()],
             "samples": [
-                [*place, self._world.statistics.trained_on - counted]
-                for place, counted in self._counted.items()
+                [*key, self._world.statistics.trained_on - counted] for key, counted in self._counted.items()
             ],
-            "services": [[*place, service.export()] for place, service in self.services.items()],
+            "services": [[*key, service.export()] for key, service in self.services.items()],
         }
 
     def restore(self, saved: Mapping[str, Any]) -> None:

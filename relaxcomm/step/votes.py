@@ -89,9 +89,9 @@ class Votes:
             ballot[1] = 1
         elif not abstain:
             ballot[0] = 1
-            for place, trigger in enumerate(active):
+            for index, trigger in enumerate(active):
                 vote = trigger.vote(contexts[trigger], self.slots[trigger], observation)
-                ballot[2 + place] = is_yes(vote, "vote", trigger)
+                ballot[2 + index] = is_yes(vote, "vote", trigger)
         for trigger in active:
             if trigger.vote_delay:  # the next vote comes before this one is counted
                 self.slots[trigger].commit(finite)
@@ -177,7 +177,7 @@ class Votes:
         self._answers = {(order[index], cast): answer for index, cast, answer in saved["answers"]}
 
     def _whole_norm(self, squared: float) -> float:
-        """That of the whole replica."""
+        """The squared norm of the whole replica, from that of this rank's shards."""
         label = Label(self._last or 0, "the norm of a replica's gradients")
         return self._world.over_shards(torch.tensor([squared], dtype=torch.float64), label).item()
 

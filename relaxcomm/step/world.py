@@ -106,7 +106,7 @@ class World:
         return cast("list[T]", self.transport.gather_objects(value, event, step))
 
     def gather_all(self, value: T, event: str) -> list[T]:
-        """The same of every process: of all ranks and those that hold a replica with them."""
+        """A picklable value of every process: of all ranks and those that hold a replica with them."""
         return self.transport.gather_all(value, event)
 
 

@@ -62,7 +62,7 @@ def launched() -> Launch:
 
 
 def missing_variables() -> list[str]:
-    """Those that are not set of the four by which ranks meet."""
+    """The variables that are not set of the four by which ranks meet."""
     return [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
 
 

@@ -10,7 +10,7 @@ _VARIABLES = (
     ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
     ("PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID"),
 )
-"""Those of Open MPI, and of MPICH and its kin."""
+"""The variables of Open MPI, and of MPICH and its kin."""
 
 
 def num_processes() -> int:

@@ -40,10 +40,10 @@ def checked_measure(value: object, evaluate: Callable[..., Any]) -> float:
     try:
         measure = float(value)  # type: ignore[arg-type]  # it is tried
     except (TypeError, ValueError, RuntimeError):  # the last from tensors of several entries
-        raise ConfigError(f"{_place('evaluate', evaluate)} returned {value!r}; it must be a number") from None
+        raise ConfigError(f"{_where('evaluate', evaluate)} returned {value!r}; it must be a number") from None
     if math.isnan(measure):
         raise NonFiniteError(
-            f"{_place('evaluate', evaluate)} returned NaN, although the model's parameters and buffers are "
+            f"{_where('evaluate', evaluate)} returned NaN, although the model's parameters and buffers are "
             "finite: what it makes of them overflows, or it measures nothing; lower the rate, or mend it"
         )
     return measure
@@ -56,11 +56,11 @@ def checked_loss(value: Any, loss: Callable[..., Any]) -> torch.Tensor:
     """
     if not isinstance(value, torch.Tensor) or value.numel() != 1 or not value.requires_grad:
         how = "it must be a tensor of one entry that depends on the model's parameters"
-        raise ConfigError(f"{_place('loss', loss)} returned {value!r}; {how}")
+        raise ConfigError(f"{_where('loss', loss)} returned {value!r}; {how}")
     return value
 
 
-def _place(what: str, function: Callable[..., Any]) -> str:
+def _where(what: str, function: Callable[..., Any]) -> str:
     file, line = _definition(function)
     return f"the task's {what}, at {file}:{line},"
 

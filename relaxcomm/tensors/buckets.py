@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from operator import attrgetter, is_
@@ -15,6 +14,7 @@ from relaxcomm.errors import UsageError
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.differences import Difference
 from relaxcomm.tensors.flat_views import flat_views
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.memory_order import Strides, dense_strides, shape_in_memory
 from relaxcomm.tensors.precision import wide
@@ -22,55 +22,6 @@ from relaxcomm.tensors.precision import wide
 _VIEW_BYTES = 8 << 10  # that a CPU copies in about the time in which it makes a view
 
 _dtype, _device = attrgetter("dtype"), attrgetter("device")
-
-
-@dataclass(frozen=True)
-class Item:
-    """One named tensor that a bucket holds a place for.
-
-    Args:
-        name: by which rules select it.
-        tensor: the parameter or its gradient, of any shape; of a sharded one what this rank holds.
-        sharded: the parameter whose shard it is, None where it is whole.
-        num_shards: into how many parts that is cut.
-
-    Example:
-        >>> import torch
-        >>> from relaxcomm.plugin import Bucket, Item
-        >>> Bucket(0, [Item("weight", torch.zeros(2, 3)), Item("bias", torch.zeros(2))]).numel
-        8
-    """
-
-    name: str
-    tensor: Tensor
-    sharded: Tensor | None = None
-    num_shards: int = 1
-
-    @property
-    def parameter(self) -> Tensor:
-        """What the model and its optimizer hold: the tensor itself, or that of which it is a shard."""
-        return self.tensor if self.sharded is None else self.sharded
-
-    @property
-    def grad(self) -> Tensor | None:
-        """The parameter's gradient, of a sharded one this rank's part of it."""
-        gradient = self.parameter.grad
-        return gradient if self.sharded is None or gradient is None else local(gradient)
-
-    @property
-    def share_bytes(self) -> int:
-        """What it counts for in a bucket, the same on all ranks."""
-        return -(-self.parameter.numel() // self.num_shards) * self.tensor.element_size()
-
-
-def local(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor, which may be sharded (a DTensor)."""
-    to_local = getattr(tensor, "to_local", None)
-    if to_local is None:
-        return tensor
-    with torch.no_grad():  # else it would be a part of autograd's graph
-        held: Tensor = to_local()
-    return held
 
 
 class Bucket:
@@ -154,7 +105,7 @@ class Bucket:
         return torch.zeros(self.numel, dtype=wide(self.dtype), device=self.device)
 
     def copy(self) -> Tensor:
-        """The same with what the tensors hold."""
+        """A new flat buffer with what the tensors hold, `[numel]`, at least float32."""
         return self.gather(torch.empty(self.numel, dtype=wide(self.dtype), device=self.device))
 
     def views(self, flat: Tensor) -> list[Tensor]:

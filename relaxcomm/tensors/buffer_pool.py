@@ -48,7 +48,7 @@ def _fresh(num_bytes: int) -> Tensor:
 
 
 def empty_like(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """The same for the entries of a flat tensor, `[numel]`."""
+    """What `empty` makes for the entries of a flat tensor, `[numel]`."""
     return empty(like.numel(), dtype or like.dtype, like.device)
 
 
@@ -59,7 +59,7 @@ def out_or_empty(like: Tensor, dtype: torch.dtype, out: Tensor | None) -> Tensor
 
 
 def zeros_like(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """The same, of zeros."""
+    """What `empty_like` makes, filled with zeros."""
     return empty_like(like, dtype).zero_()
 
 

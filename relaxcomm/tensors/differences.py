@@ -42,7 +42,7 @@ class Difference:
         return out
 
     def part(self, start: int, numel: int) -> Difference:
-        """The same of `numel` entries from `start`."""
+        """The difference of `numel` entries from `start`."""
         stop = start + numel
         parts = list(self.parts(start, stop))
         starts = [begin - start for begin, *_ in parts]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 Strides: TypeAlias = tuple[int, ...] | None
-"""Of a tensor whose memory has neither gaps nor overlap (channels-last has none, a slice has); else None."""
+"""The strides of a dense tensor, without gaps or overlap (channels-last is, a slice is not); else None."""
 
 
 def are_dense(strides: Sequence[int], shape: Sequence[int]) -> bool:
@@ -25,7 +25,7 @@ def are_dense(strides: Sequence[int], shape: Sequence[int]) -> bool:
 
 
 def dense_strides(tensor: Tensor) -> Strides:
-    """Those of a tensor, if they are dense."""
+    """The strides of a tensor, if they are dense."""
     return tensor.stride() if are_dense(tensor.stride(), tensor.shape) else None
 
 

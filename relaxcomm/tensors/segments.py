@@ -34,7 +34,7 @@ class Group:
         return values[self.first : self.first + self.num].view(-1, 1)
 
     def chunks(self, size: int) -> Iterator[Group]:
-        """The same in parts of at most `size` entries; several of them may belong to one segment."""
+        """This group in parts of at most `size` entries; several of them may belong to one segment."""
         if self.num > 1 or self.stop - self.start <= size:
             yield self
             return
@@ -57,7 +57,7 @@ class Blocks:
         return self.start + self.num * self.size
 
     def parts(self, size: int) -> Iterator[Blocks]:
-        """The same in parts of at most `size` entries, or of a single block."""
+        """These blocks in parts of at most `size` entries, or of a single block."""
         step = max(1, size // self.size)
         for first in range(0, self.num, step):
             num = min(step, self.num - first)

@@ -51,7 +51,7 @@ class GpuWork:
         self.count_kernel(operator_of(func), tensors)
 
     def count_kernel(self, name: str, tensors: Sequence[Tensor]) -> None:
-        """The same of one that is no operator of torch's."""
+        """Count a kernel that is no operator of torch's."""
         self.kernels[name] += 1
         self.num_bytes += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 

@@ -79,7 +79,7 @@ class EqualRows(Rows):
 
 
 class _GraphRows(Rows):
-    """Those of a graph; links of a rank with itself are left out, since it takes of itself anyway."""
+    """The rows of a graph; links of a rank with itself are left out, since it takes of itself anyway."""
 
     def __init__(self, graph: Any) -> None:
         self._is_directed = bool(graph.is_directed())

@@ -108,7 +108,7 @@ class torus(Topology):
 
 
 def _rectangle(world_size: int, *, periodic: bool) -> Graph:
-    """As nearly square as the number of ranks allows."""
+    """A grid or torus as nearly square as the number of ranks allows."""
     import networkx as nx
 
     rows = next(rows for rows in range(math.isqrt(world_size), 0, -1) if world_size % rows == 0)

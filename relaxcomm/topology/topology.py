@@ -87,17 +87,17 @@ class Topology(Declared):
 
         Over all i they sum to 1, and unless they are for push-sum over all j, too.
         """
-        place = world_size, step % self.period_steps(world_size)
-        if place not in self._weights:
-            self._weights[place] = mixing.weights(self.graph(*place))
-        return self._weights[place]
+        key = world_size, step % self.period_steps(world_size)
+        if key not in self._weights:
+            self._weights[key] = mixing.weights(self.graph(*key))
+        return self._weights[key]
 
     def listeners(self, rank: int, world_size: int, step: int = 0) -> Sequence[int]:
         """The other ranks that take of `rank` at an exchange, in ascending order."""
-        place = rank, world_size, step % self.period_steps(world_size)
-        if place not in self._listeners:
-            self._listeners[place] = mixing.listeners_of(self.weights(world_size, step), rank)
-        return self._listeners[place]
+        key = rank, world_size, step % self.period_steps(world_size)
+        if key not in self._listeners:
+            self._listeners[key] = mixing.listeners_of(self.weights(world_size, step), rank)
+        return self._listeners[key]
 
     def sides(self, world_size: int) -> tuple[Sequence[int], Sequence[int]]:
         """The ranks in two sets, rank 0 in the first, so that each link is between one and the other.
@@ -234,7 +234,7 @@ class Topology(Declared):
 
 
 def _whole(period_steps: Any) -> Callable[[Any, int], int]:
-    """The same, which may be static, but what it returns is looked at, whoever counts steps by it."""
+    """A `period_steps`, which may be static, whose result is checked, whoever counts steps by it."""
 
     @functools.wraps(period_steps)
     def checked(self: Topology, world_size: int) -> int:

@@ -12,7 +12,7 @@ from relaxcomm.topology.connectivity import Numbers
 from relaxcomm.topology.mixing import Entries
 
 _TOLERANCE = 1e-6
-"""Of sums: weights may have been computed in float32."""
+"""How far sums may be from 1: weights may have been computed in float32."""
 _SHRINKS = 1e-9
 """By how much a period must shrink differences at least."""
 

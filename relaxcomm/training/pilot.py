@@ -19,7 +19,7 @@ from relaxcomm.planner.priced_plan import PricedPlan
 from relaxcomm.planner.scenario import Scenario, StepTimes
 from relaxcomm.tasks.task import Task
 from relaxcomm.tasks.task_loader import TaskFactory
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 from relaxcomm.training.results import RankRecord, Result, merge
 from relaxcomm.training.stopwatch import Stopwatch
 from relaxcomm.training.training_run import Run

@@ -26,7 +26,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        """Of some values; one of a run that never came there is infinite."""
+        """The spread of some values; one of a run that never came there is infinite."""
         return cls(statistics.median(values), min(values), max(values))
 
 
@@ -58,7 +58,7 @@ class Pilot:
 
     @property
     def seconds(self) -> Spread:
-        """Of a whole run."""
+        """Seconds of a whole run."""
         return Spread.of([one.seconds for one in self.results])
 
     @property

@@ -55,9 +55,9 @@ class RunProgress:
         farthest = max(state_dicts, key=lambda state: int(state["step"]))
         histories = [[Point(*one) for one in state["history"]] for state in state_dicts]
         kept = [Point(*one) for one in farthest["history"]]
-        for place, point in enumerate(kept):
-            sent = sum(one[place].bytes_sent for one in histories if place < len(one))
-            kept[place] = replace(point, bytes_sent=sent // self._workers)
+        for index, point in enumerate(kept):
+            sent = sum(one[index].bytes_sent for one in histories if index < len(one))
+            kept[index] = replace(point, bytes_sent=sent // self._workers)
         return {**farthest, "history": [list(astuple(point)) for point in kept]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -98,7 +98,7 @@ def telling_of_options(optimizers: Sequence[Optimizer], *, rank: int) -> Iterato
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Those that stay: the first learning rate where a schedule moves it, and no momentum that one cycles."""
+    """What stays as it is: the first learning rate where a schedule moves it, no momentum that one cycles."""
     kept = {
         name: value for name, value in group.items() if isinstance(value, bool | int | float | tuple | list)
     }

@@ -47,9 +47,9 @@ def train(config: Config, link: Link | None = None) -> Outcome:
             "membership.elastic: torchrun ends all workers when one ends, so nobody would go on; start with "
             "`relaxcomm train` alone, see docs/failures.md, or leave it out"
         )
-    place = launched()
-    rank = place.rank
-    device = _own_device(config, rank, place.local_world_size)
+    process = launched()
+    rank = process.rank
+    device = _own_device(config, rank, process.local_world_size)
     factory = find_task(config.task)
     task = factory.build(config.seed)
     task.model.to(device)

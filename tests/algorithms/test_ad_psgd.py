@@ -14,7 +14,8 @@ import relaxcomm
 from relaxcomm import CompositionError, Link, Rule, TopologyError, from_networkx, plugin, primitives, topology
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives import pairwise
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from tests import references
 from tests.engine.harness import (
     World,

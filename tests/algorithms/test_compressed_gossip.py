@@ -12,7 +12,8 @@ from relaxcomm import CompositionError, Rule, from_networkx, primitives, topolog
 from relaxcomm.network.operations import Label
 from relaxcomm.primitives import choco_gossip, dcd_gossip, parameters
 from relaxcomm.roles import Context
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from tests import references
 from tests.algorithms.test_low_precision_algorithms import BLOCK, levels
 from tests.algorithms.test_sparse_algorithms import bucket_places

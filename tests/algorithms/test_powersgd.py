@@ -13,7 +13,8 @@ from relaxcomm import primitives
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives import power_sgd
 from relaxcomm.roles import Context
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.layout import Layout
 from tests import references
 from tests.algorithms.test_low_precision_algorithms import BUCKET_BYTES, layout

@@ -12,7 +12,7 @@ from benchmarks.faults.launch import Found, Rank
 from benchmarks.faults.verdicts import judge
 from relaxcomm.engine.elastic import Elastic
 from relaxcomm.network.generations import Generation, Generations
-from relaxcomm.network.meeting_place import MeetingPlace
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.transport import Membership
 
 LIMIT = timedelta(seconds=5)
@@ -22,8 +22,8 @@ KILLED = next(cell for cell in all_cells() if cell.fault.name == "SIGKILL in com
 def said_of(worker: int, capsys: pytest.CaptureFixture[str]) -> str:
     """What an elastic run says where it loses a worker."""
     left = tuple(rank for rank in range(SIZE) if rank != worker)
-    place = MeetingPlace(dist.HashStore(), "run", Membership(0, SIZE), left, LIMIT, LIMIT)
-    generations = Generations(place, SIZE, 1.0)
+    rendezvous = Rendezvous(dist.HashStore(), "run", Membership(0, SIZE), left, LIMIT, LIMIT)
+    generations = Generations(rendezvous, SIZE, 1.0)
     generations.current = Generation(1, left, {worker: "has ended"}, ())
     Elastic(generations, 1.0, 1).say(9, in_order=False)
     return capsys.readouterr().err

@@ -6,7 +6,7 @@ from hypothesis import given, strategies as st
 
 from relaxcomm.carry.loaders import carried_loaders
 from relaxcomm.data import ShareLoader, ShareSampler, by_label
-from relaxcomm.data.position import Place, Progress
+from relaxcomm.data.position import Position, Progress
 from relaxcomm.network.transport import Membership
 
 SIZE = 101
@@ -28,11 +28,11 @@ def read(sampler: ShareSampler, count: int) -> tuple[list[int], dict]:
     reading = sampler.progress.begin()
     batches = list(sampler._read(reading))
     kept = [*zip(batches, reading.drawn, strict=True)][:count]
-    place = kept[-1][1][1] if kept else reading.place
+    position = kept[-1][1][1] if kept else reading.position
     ended = len(kept) == len(batches)
     saved = sampler.progress.export()
     if not ended:
-        saved |= {"epoch": reading.epoch, "place": list(place)}
+        saved |= {"epoch": reading.epoch, "place": list(position)}
         saved["dealt"] = [
             [epoch, [[list(p) for p in one] for one in sampler.progress.dealt(epoch)]]
             for epoch in (reading.epoch,)
@@ -128,7 +128,7 @@ def test_with_parts_each_reads_on_as_far_as_they_were_on_average():
     (saved,) = carried_loaders([[read(one, 2)[1]] for one in old])
     new = samplers(2, 5, drop_last=False, saved=saved, partition=by_label(), labels=labels)
     assert [len(one.share(0)) for one in new] == [SIZE // 2 - 20] * 2
-    assert Place(*saved["place"]) == Place(batches=2, unit=4)
+    assert Position(*saved["place"]) == Position(batches=2, unit=4)
 
 
 def test_who_stands_at_the_end_of_an_epoch_begins_the_next_with_those_who_have_begun_it():

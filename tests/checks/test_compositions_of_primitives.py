@@ -15,7 +15,7 @@ from relaxcomm.checks.round_trip import context
 from relaxcomm.checks.suite import LIMIT_SECONDS
 from relaxcomm.config import registry
 from relaxcomm.plugin import Bucket
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 COMPRESSORS = [
     primitives.identity(),

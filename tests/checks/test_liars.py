@@ -496,7 +496,7 @@ def test_what_is_wrong_with_matrices_alone_is_found(methods, check, said):
 
 
 @frozen
-class by_matrix_and_rest(by_matrix):
+class two_matrices(by_matrix):
     """Sends entries, then their sizes, of which the mean's signs are put before the mean."""
 
     facts = replace(by_matrix.facts, rounds=2, unbiased=False)
@@ -511,15 +511,13 @@ class by_matrix_and_rest(by_matrix):
 
 
 def test_rounds_that_are_not_weighted_are_found():
-    assert found(by_matrix_and_rest(), "weights") is None
+    assert found(two_matrices(), "weights") is None
     for wrong in (
         lambda self, parts: sum(part.tensor for _, part in parts),
         lambda self, parts: sum(part.tensor for _, part in parts) / len(parts),
         lambda self, parts: parts[0][1].tensor,
     ):
-        assert "weigh the messages of each round" in found(
-            liar(by_matrix_and_rest(), {}, added=wrong), "weights"
-        )
+        assert "weigh the messages of each round" in found(liar(two_matrices(), {}, added=wrong), "weights")
 
 
 def double(tensor, keep_sent):
@@ -569,9 +567,9 @@ def test_what_takes_weights_to_sum_to_1_is_found():
 
     assert "0.7 of one and 0.2 of" in found(liar(identity(), {}, encode_decode=encode_decode), "weights")
     normalised = liar(
-        by_matrix_and_rest(),
+        two_matrices(),
         {},
-        added=lambda self, parts: by_matrix_and_rest.added(self, parts) / sum(weight for weight, _ in parts),
+        added=lambda self, parts: two_matrices.added(self, parts) / sum(weight for weight, _ in parts),
     )
     assert "weigh the messages of each round" in found(normalised, "weights")
 

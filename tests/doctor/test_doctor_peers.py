@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from benchmarks.ports import free_port
-from relaxcomm.doctor import rendezvous
+from relaxcomm.doctor import peers
 from relaxcomm.system.time_limit import within
 from tests.ranks import PATIENCE_SECONDS
 
@@ -31,14 +31,14 @@ def report(host: str = "a", address: str = "192.0.2.7", findings: tuple = (), **
     ],
 )
 def test_meeting(reports, level, says):
-    found = rendezvous._meeting(reports, 2, 5)
+    found = peers._meeting(reports, 2, 5)
     assert found.level == level
     assert says in found.text
 
 
 def test_versions_that_differ():
     reports = {0: report(), 1: report(torch="2.1", python="3.1"), 2: report()}
-    found = {one.name: (one.level, one.text) for one in rendezvous._differences(reports)}
+    found = {one.name: (one.level, one.text) for one in peers._differences(reports)}
     assert found == {
         "torch": ("problem", "2 on rank 0, 2; 2.1 on rank 1"),
         "python": ("warning", "3 on rank 0, 2; 3.1 on rank 1"),
@@ -53,7 +53,7 @@ def test_what_is_wrong_elsewhere_is_said_once():
         1: report("b", findings=(mine, theirs)),
         2: report(findings=(theirs,)),
     }
-    (found,) = rendezvous._others(reports, 0)
+    (found,) = peers._others(reports, 0)
     assert (found.name, found.level, found.text, found.remedy) == (
         *("gpus", "problem", "rank 1 on b: none", "buy one"),
     )

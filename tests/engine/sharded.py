@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import relaxcomm
-from relaxcomm.tensors.buckets import local
+from relaxcomm.tensors.items import local
 from tests.models import CASES as MODELS, Case, regression
 
 REPLICAS, SHARDS, STEPS = 2, 2, 8

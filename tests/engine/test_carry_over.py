@@ -3,7 +3,8 @@
 import torch
 
 from relaxcomm.engine.carry_over import carried_over
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 
 
 def items(*sizes):

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from relaxcomm.engine.elastic import Elastic
 from relaxcomm.errors import CommunicationError, RankLostError
 from relaxcomm.network.generations import Generation, Generations
-from relaxcomm.network.meeting_place import MeetingPlace
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.transport import Membership
 
 LIMIT = timedelta(seconds=5)
@@ -28,8 +28,8 @@ LATE = "a rank was late, so what was under way is given up, but none is lost: 3 
     ],
 )
 def test_each_change_is_told(lost, joined, in_order, told, capsys):
-    place = MeetingPlace(dist.HashStore(), "run", Membership(0, 3), (0, 1, 2), LIMIT, LIMIT)
-    generations = Generations(place, 3, 1.0)
+    rendezvous = Rendezvous(dist.HashStore(), "run", Membership(0, 3), (0, 1, 2), LIMIT, LIMIT)
+    generations = Generations(rendezvous, 3, 1.0)
     generations.current = Generation(1, (0, 1, 2), lost, joined)
     Elastic(generations, 1.0, 1).say(9, in_order=in_order)
     assert capsys.readouterr().err == ("" if told is None else f"relaxcomm: {told}\n")
@@ -39,8 +39,8 @@ def test_each_change_is_told(lost, joined, in_order, told, capsys):
 def test_who_joins_asks_again_where_that_is_broken_off(lost, capsys):
     asked, met = [], []
 
-    def meet(place):
-        met.append(place)
+    def meet(rendezvous):
+        met.append(rendezvous)
         if len(met) <= lost:
             raise RankLostError("rank 0 has ended")
         return "a session"

@@ -13,11 +13,11 @@ import torch.distributed as dist
 from torch import nn
 
 import relaxcomm
-from benchmarks.ports import free_port
 from relaxcomm import ConfigError, UsageError
 from relaxcomm.engine.consistency import compare, elastic_facts
 from tests.engine.by_hand import ALGORITHMS, Hand, NoEngine, values
 from tests.engine.harness import World, in_process, on_gloo
+from tests.faults.small_script import MEET, kept_store
 from tests.models import CASES, Case, regression
 from tests.ranks import launch_script, run_ranks
 
@@ -172,12 +172,9 @@ def test_a_worker_joins_no_run_of_several_engines():
         compare([second, alone])
 
 
-LOSING = """
-import json, os, signal, sys, torch, relaxcomm
-
-port, where, rank = int(sys.argv[1]), sys.argv[2], int(os.environ["RANK"])
-store = torch.distributed.TCPStore("127.0.0.1", port, None, False)
-torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=4)
+LOSING = (
+    MEET
+    + """
 torch.manual_seed(0)
 sizes = (3, 20), (20, 1)
 models = [
@@ -192,9 +189,9 @@ engines = [
 ]
 torch.manual_seed(1 + rank)
 
-def reached(place):
-    if rank == 1 and step == 14 and where == place:
-        os.kill(os.getpid(), signal.SIGKILL)
+def reached(where):
+    if rank == 1 and step == 14 and WHERE == where:
+        end()
 
 for step in range(40):
     reached("begin")
@@ -214,15 +211,15 @@ for engine in engines:
 flat = torch.cat([p.detach().flatten() for model in models for p in model.parameters()])
 print(json.dumps([found, flat.double().sum().item()]))
 """
+)
 
 
 @pytest.mark.slow
 @pytest.mark.ranks
 @pytest.mark.parametrize("where", ["begin", "backward", "between"])
 def test_both_go_on_where_a_rank_is_lost(where):
-    port = free_port()
-    store = torch.distributed.TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
-    done = launch_script(LOSING, 4, 100, arguments=[str(port), where])
+    store = kept_store()
+    done = launch_script(LOSING, 4, 100, arguments=[json.dumps({"PORT": store.port, "WHERE": where})])
     del store
     left = [json.loads(one.stdout) for rank, one in enumerate(done) if rank != 1]
     assert [found for found, _ in left] == [[[40, 3], [40, 3]]] * 3, done[0].stderr

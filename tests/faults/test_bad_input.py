@@ -84,11 +84,11 @@ def _show(data: bytes) -> None:
 
 def _discover(data: bytes) -> None:
     with suppress(ValueError):
-        for rank, place in scraping._places(data.decode()).items():
+        for rank, address in scraping._addresses(data.decode()).items():
             assert rank >= 0
-            assert place.startswith("http://")
-            assert place.count("/") == 2
-            assert "@" not in place
+            assert address.startswith("http://")
+            assert address.count("/") == 2
+            assert "@" not in address
 
 
 def _request(data: bytes) -> None:

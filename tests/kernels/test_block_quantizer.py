@@ -14,7 +14,8 @@ from relaxcomm.kernels.philox import key_of
 from relaxcomm.kernels.segment_statistics import segment_statistics
 from relaxcomm.primitives import error_feedback, qsgd, quantize
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.segments import Segments
 from tests.kernels.comparing import DTYPES, KINDS, both, entries, host_entries, same_bits
 from tests.kernels.interpreter import DEVICE

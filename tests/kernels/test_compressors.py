@@ -11,7 +11,8 @@ from relaxcomm.checks.round_trip import context, encode_decode, slots
 from relaxcomm.kernels.dispatch import implementation
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized, sum_sparse
 from relaxcomm.primitives.exchanges import vote
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.layout import Layout
 from tests.kernels.comparing import DTYPES, SIZES, both, entries, same_bits
 from tests.kernels.interpreter import DEVICE

@@ -12,7 +12,8 @@ from relaxcomm import primitives
 from relaxcomm.checks.round_trip import context, encode_decode, slots
 from relaxcomm.fields.schedules import piecewise
 from relaxcomm.kernels.dispatch import implementation
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.testing import PretendGpu
 from tests.kernels.comparing import both, entries, same_bits

@@ -5,7 +5,8 @@ import torch
 
 from relaxcomm.kernels.dispatch import has_numba, implementation
 from relaxcomm.kernels.late_moves import add_difference
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 
 NAMES = ["eager", pytest.param("numba", marks=pytest.mark.skipif(not has_numba(), reason="no Numba"))]
 

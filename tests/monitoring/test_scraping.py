@@ -82,7 +82,7 @@ def test_what_is_no_answer(liar, answer, says):
 
 def test_no_more_ranks_are_asked_than_a_job_may_have():
     listed = [{"targets": [f"a:{i % 9 + 1}"], "labels": {"rank": str(i)}} for i in range(12_000)]
-    assert len(scraping._places(json.dumps(listed))) == 10_000
+    assert len(scraping._addresses(json.dumps(listed))) == 10_000
 
 
 def test_an_answer_that_trickles_is_not_waited_for(monkeypatch):

@@ -20,9 +20,9 @@ from torch.utils._pytree import tree_leaves
 
 from relaxcomm.network import TorchTransport, communicators, torch_distributed
 from relaxcomm.network.mailbox import FOR_EVER
-from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.point_to_point import ThreadedWork
 from relaxcomm.network.process_groups import close_connections
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.testing import PretendGpu
 
 DEVICE = torch.device("cuda", 0)
@@ -84,8 +84,8 @@ class Streams:
 class Group:
     """What all pretended groups do alike."""
 
-    def __init__(self, place: MeetingPlace, purpose: str) -> None:
-        self.place, self.purpose = place, purpose
+    def __init__(self, rendezvous: Rendezvous, purpose: str) -> None:
+        self.rendezvous, self.purpose = rendezvous, purpose
         self.aborted = threading.Event()
         calls.append(f"make {purpose}")
 
@@ -125,9 +125,9 @@ class _Batch(ThreadedWork):
 class Connected(Group):
     """Does over Gloo what it is asked for."""
 
-    def __init__(self, place: MeetingPlace, purpose: str) -> None:
-        super().__init__(place, purpose)
-        self._gloo = place.gloo(f"pretended {purpose}")
+    def __init__(self, rendezvous: Rendezvous, purpose: str) -> None:
+        super().__init__(rendezvous, purpose)
+        self._gloo = rendezvous.gloo(f"pretended {purpose}")
         self._batch: list[Any] | None = None
 
     def allreduce(self, tensors: list[Tensor], options: Any) -> Done:
@@ -161,7 +161,7 @@ class Connected(Group):
 
     def abort(self) -> None:
         super().abort()
-        close_connections(self._gloo, self.place.membership)
+        close_connections(self._gloo, self.rendezvous.membership)
         self._gloo = None
 
     def shutdown(self) -> None:
@@ -193,8 +193,8 @@ class Stuck(Group):
     ending = 1
     error = "SUCCESS"
 
-    def __init__(self, place: MeetingPlace, purpose: str) -> None:
-        super().__init__(place, purpose)
+    def __init__(self, rendezvous: Rendezvous, purpose: str) -> None:
+        super().__init__(rendezvous, purpose)
         self._begun = 0
 
     def allreduce(self, tensors: list[Tensor], options: Any) -> Never:

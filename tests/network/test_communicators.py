@@ -12,8 +12,8 @@ import torch
 
 from relaxcomm.network import communicators
 from relaxcomm.network.communicators import Communicators
-from relaxcomm.network.meeting_place import MeetingPlace
 from relaxcomm.network.operations import Label, Neighbors
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.plugin import Membership
 from tests.engine.harness import World, on_gloo, train
 from tests.network import pretended_nccl
@@ -105,8 +105,8 @@ class Deaf(Group):
 
 def made(*purposes: str) -> Communicators:
     limit = timedelta(seconds=20)
-    place = MeetingPlace(None, "here", Membership(0, 1), (0,), limit, limit)
-    groups = Communicators(place, pretended_nccl.DEVICE)
+    rendezvous = Rendezvous(None, "here", Membership(0, 1), (0,), limit, limit)
+    groups = Communicators(rendezvous, pretended_nccl.DEVICE)
     for purpose in purposes:
         groups.get(purpose, lambda work: work.wait(limit))
     return groups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,18 +11,14 @@ import pytest
 
 from benchmarks.ports import free_port
 from relaxcomm.network.liveness import without_frames
+from tests.faults.small_script import MEET, kept_store
 
-SCRIPT = """
-import sys, time, torch, relaxcomm
-
-algorithm, port = sys.argv[1:]
-rank = int(__import__("os").environ["RANK"])
-# The test's own process keeps the store, as torchrun does.
-store = torch.distributed.TCPStore("127.0.0.1", int(port), 3, False)
-torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=3)
+SCRIPT = (
+    MEET
+    + """
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-with relaxcomm.attach(model, optimizer, {"algorithm": algorithm, "timeout_seconds": 10}):
+with relaxcomm.attach(model, optimizer, {"algorithm": ALGORITHM, "timeout_seconds": 10}):
     for step in range(20):
         if rank == 1 and step == 5:
             raise KeyError("mine")
@@ -30,21 +27,19 @@ with relaxcomm.attach(model, optimizer, {"algorithm": algorithm, "timeout_second
         optimizer.zero_grad()
         time.sleep(0.02)
 """
+)
 
 
 @pytest.mark.ranks
 @pytest.mark.parametrize("algorithm", ["ssp", pytest.param("ad_psgd", marks=pytest.mark.slow)])
 def test_a_rank_that_raises_ends_no_process_by_terminate(algorithm):
     """Whole interpreters: threads that wait in Gloo wake when Python is about to be gone."""
-    import torch
-
-    port = free_port()
-    store = torch.distributed.TCPStore("127.0.0.1", port, 3, True, wait_for_workers=False)
-    command = [sys.executable, "-c", SCRIPT, algorithm, str(port)]
+    store = kept_store()
+    command = [sys.executable, "-c", SCRIPT, json.dumps({"ALGORITHM": algorithm, "PORT": store.port})]
     ranks = [
         subprocess.Popen(
             command,
-            env={**os.environ, "RANK": str(rank)},
+            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -10,15 +10,15 @@ import torch.distributed as dist
 
 from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.network.generations import Generations
-from relaxcomm.network.meeting_place import MeetingPlace
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.transport import Membership
 
 LIMIT = timedelta(seconds=5)
 
 
 def generations(store, rank, patience_seconds, size=3):
-    place = MeetingPlace(store, "run", Membership(rank, size), tuple(range(size)), LIMIT, LIMIT)
-    return Generations(place, size, patience_seconds)
+    rendezvous = Rendezvous(store, "run", Membership(rank, size), tuple(range(size)), LIMIT, LIMIT)
+    return Generations(rendezvous, size, patience_seconds)
 
 
 def test_a_rank_that_is_silent_is_given_up_and_hears_of_it():
@@ -27,9 +27,9 @@ def test_a_rank_that_is_silent_is_given_up_and_hears_of_it():
         dist.PrefixStore("run", store).set(f"process/{rank}", "")
     first, late, last = (generations(store, rank, 0.2) for rank in range(3))
     with ThreadPoolExecutor() as pool:
-        places = list(pool.map(lambda one: one.follow(), (first, last)))
-    assert [place.membership for place in places] == [Membership(0, 2), Membership(1, 2)]
-    assert places[0].name == places[1].name != "run"
+        found = list(pool.map(lambda one: one.follow(), (first, last)))
+    assert [one.membership for one in found] == [Membership(0, 2), Membership(1, 2)]
+    assert found[0].name == found[1].name != "run"
     assert first.current.workers == (0, 2)
     assert first.current.lost == {1: "did not come within 0.2 s"}
     with pytest.raises(CommunicationError, match=r"worker 1 was given up by the others.*did not come within"):
@@ -47,8 +47,8 @@ def test_a_rank_that_has_left_is_not_waited_for():
 
 
 def newcomer(store, size=2):
-    place = MeetingPlace(store, "run", Membership(-1, size), tuple(range(size)), LIMIT, LIMIT)
-    return Generations(place, size, 60)
+    rendezvous = Rendezvous(store, "run", Membership(-1, size), tuple(range(size)), LIMIT, LIMIT)
+    return Generations(rendezvous, size, 60)
 
 
 def test_newcomers_are_admitted_when_all_others_have_come():
@@ -59,10 +59,10 @@ def test_newcomers_are_admitted_when_all_others_have_come():
     assert ranks[0].newest() == 2
     with ThreadPoolExecutor() as pool:
         joining.append(pool.submit(late.wait_for_admission, 60))
-        places = list(pool.map(lambda one: one.follow(newest=2), ranks))
-    assert [place.membership for place in places] == [Membership(0, 3), Membership(1, 3)]
+        found = list(pool.map(lambda one: one.follow(newest=2), ranks))
+    assert [one.membership for one in found] == [Membership(0, 3), Membership(1, 3)]
     assert joining[0].result().membership == Membership(2, 3)
-    assert joining[0].result().name == places[0].name
+    assert joining[0].result().name == found[0].name
     assert ranks[0].current == late.current
     assert ranks[0].current.joined == (2,)
 

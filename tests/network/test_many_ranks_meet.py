@@ -11,7 +11,7 @@ import torch.testing._internal.distributed.fake_pg  # noqa: F401  # which torch 
 
 from relaxcomm.network.generations import Generations
 from relaxcomm.network.liveness import Peers
-from relaxcomm.network.meeting_place import MeetingPlace
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.seal import agree
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.signed_store import SignedStore
@@ -23,8 +23,8 @@ LIMIT = timedelta(seconds=30)
 FEW, MANY = 3, 48
 
 
-def place_of(store, rank, size):
-    return MeetingPlace(store, "run", Membership(rank, size), tuple(range(size)), LIMIT, LIMIT)
+def rendezvous_of(store, rank, size, secret=None):
+    return Rendezvous(store, "run", Membership(rank, size), tuple(range(size)), LIMIT, LIMIT, secret)
 
 
 @pytest.mark.parametrize("secret", [None, Secret(b"a" * 32)], ids=["open", "secret"])
@@ -37,7 +37,7 @@ def test_a_rank_meets_many_as_it_meets_few(secret):
 
         def one(rank, stores=stores, size=size):
             kept = stores[rank] if secret is None else SignedStore(stores[rank], secret)
-            return agree(kept, "run", Membership(rank, size), secret, LIMIT)
+            return agree(rendezvous_of(kept, rank, size, secret))
 
         with ThreadPoolExecutor(size) as pool:
             assert len({seal.session for seal in pool.map(one, range(size))}) == 1
@@ -54,9 +54,9 @@ def test_who_waits_reads_all_statuses_at_once():
     asked = {}
     for size in (FEW, MANY):
         shared = dist.HashStore()
-        everyone = [Peers(place_of(shared, rank, size)) for rank in range(1, size)]
+        everyone = [Peers(rendezvous_of(shared, rank, size)) for rank in range(1, size)]
         store = CountingStore(shared)
-        mine = Peers(place_of(store, 0, size))
+        mine = Peers(rendezvous_of(store, 0, size))
         before = store.asked.copy()
         assert not mine.missing(Status("waits", "waits"))
         everyone[-1].announce(Status("failed", "failed: mine"))
@@ -69,7 +69,7 @@ def test_who_waits_reads_all_statuses_at_once():
 
 def test_statuses_are_read_one_by_one_while_some_ranks_are_on_their_way():
     shared = dist.HashStore()
-    first, second = (Peers(place_of(shared, rank, 3)) for rank in range(2))
+    first, second = (Peers(rendezvous_of(shared, rank, 3)) for rank in range(2))
     second.announce(Status("failed", "failed: mine"))
     assert first.missing(Status("meets", "meets")).words == "rank 1 failed: mine"
     for one in (first, second):
@@ -86,20 +86,20 @@ def test_who_is_not_ready_is_found_by_halves():
     for lost in (7, 30):
         kept.set(f"left/{lost}", "was ended")
     store = CountingStore(shared)
-    one = Generations(place_of(store, 0, MANY), MANY, 60)
+    one = Generations(rendezvous_of(store, 0, MANY), MANY, 60)
     assert one.follow().membership == Membership(0, MANY - 2)
     assert one.current.lost == {7: "was ended", 30: "was ended"}
     assert store.asked["check"] < MANY
     one.leave("closed")
 
 
-def test_a_meeting_place_of_many_has_as_short_a_name():
+def test_the_rendezvous_of_many_has_as_short_a_name():
     """It is a part of all keys, each of which every rank asks for."""
     names = {}
     for size in (8, 512):
         dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=size)
         try:
-            names[size] = MeetingPlace.of(None, 60.0).name
+            names[size] = Rendezvous.of(None, 60.0).name
         finally:
             dist.destroy_process_group()
     assert names[8] != names[512]

@@ -10,6 +10,7 @@ import pytest
 import torch.distributed as dist
 
 from relaxcomm.errors import ConfigError, ForgeryError
+from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.seal import agree
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.signed_store import SignedStore, signed
@@ -93,7 +94,7 @@ def agreed(*known):
         mine = known[number]
         store = signed(plain, mine)
         try:
-            return agree(store, "run", Membership(number, len(known)), mine, LIMIT)
+            return agree(Rendezvous(store, "run", Membership(number, len(known)), (), LIMIT, LIMIT, mine))
         except (ConfigError, ForgeryError) as error:
             return error
 

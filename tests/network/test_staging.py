@@ -21,7 +21,8 @@ from relaxcomm.network.streams import CudaStreams
 from relaxcomm.plugin import Context, Membership, finish
 from relaxcomm.primitives import error_feedback, identity, top_k
 from relaxcomm.primitives.exchanges.parameter_server import ShardPlan, make_request
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from tests.engine.harness import World, on_gloo, train, values
 from tests.models import CASES, make_optimizer
 from tests.network import pretended_nccl

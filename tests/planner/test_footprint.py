@@ -17,7 +17,7 @@ from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.fields import docstrings
 from relaxcomm.network.transport import Membership
 from relaxcomm.planner.footprint import footprint
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 from tests.engine.harness import engine_state
 
 SIZE, RANKS, STEPS = 48, 4, 4

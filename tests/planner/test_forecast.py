@@ -11,7 +11,7 @@ from relaxcomm.planner.forecast import forecast
 from relaxcomm.planner.links import OwnLinks
 from relaxcomm.planner.scenario import Scenario, StepTimes
 from relaxcomm.primitives import all_reduce, deltas, every, gradients
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 from relaxcomm_algorithms.diloco import diloco
 
 ON = Scenario(3, StepTimes(0.1), OwnLinks(Link(bytes_per_second=1e9)))

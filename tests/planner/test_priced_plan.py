@@ -11,7 +11,7 @@ from relaxcomm.planner.links import OwnLinks
 from relaxcomm.planner.replay import Replay, shapes_only
 from relaxcomm.planner.scenario import Scenario, StepTimes
 from relaxcomm.primitives import all_reduce, every, parameters
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 from relaxcomm_algorithms.post_local_sgd import post_local_sgd
 
 LINK = Link(bytes_per_second=12.5e6, latency_seconds=1e-3)

@@ -12,7 +12,7 @@ from relaxcomm.planner.links import OwnLinks
 from relaxcomm.planner.remarks import remarks_on
 from relaxcomm.planner.replay import Replay
 from relaxcomm.planner.scenario import Scenario, StepTimes
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 from relaxcomm.training.pilot import Pace
 
 FAR = Link(latency_seconds=0.02, bytes_per_second=2e6)

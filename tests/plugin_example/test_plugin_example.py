@@ -125,7 +125,7 @@ def test_gradients_with_drawn_rounding_equal_their_reference(known):
     def combine(rows, step, bucket):
         drawn = []
         for rank, row in enumerate(rows):
-            cx = Context(step, 0, Membership(rank, 3), lambda bucket: 0.0, round=step, place=(bucket,))
+            cx = Context(step, 0, Membership(rank, 3), lambda bucket: 0.0, round=step, bucket_part=(bucket,))
             noise = torch.empty(len(row), dtype=torch.int32)
             noise.random_(1 << 16, generator=cx.generator(5, noise.device))
             drawn.append(rounded(row, noise.numpy()))

@@ -12,7 +12,8 @@ from relaxcomm import primitives
 from relaxcomm.checks.round_trip import context
 from relaxcomm.composition.exchange_cost import exchange_cost
 from relaxcomm.network.operations import Label
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from relaxcomm.topology import complete
 
 SHAPES = {"a": (13, 7), "b": (11,), "c": (5, 3, 2), "d": (1,), "e": (17, 9)}
@@ -51,7 +52,7 @@ def make_bucket():
 def sent(group, exchange, compressor):
     """What this rank's transport counts for one exchange."""
     transport, bucket = group.transport(), make_bucket()
-    cx = replace(context(group.rank(), group.size()), layout=bucket.layout, place=(0,))
+    cx = replace(context(group.rank(), group.size()), layout=bucket.layout, bucket_part=(0,))
     state = dict(exchange.coding_slots(bucket, compressor, cx.membership))
     running = exchange.run(cx, bucket.gather(bucket.empty()), compressor, state)
     operation, stage = next(running), 0

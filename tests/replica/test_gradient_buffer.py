@@ -8,7 +8,8 @@ import torch
 import relaxcomm
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.gradient_buffer import GradientBuffer
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from relaxcomm.testing import PretendGpu
 
 SIZES = [(520, 700), (700, 8), (8, 4)]  # 2.8 MiB, 44 KiB and less: taken at once, and together with the rest

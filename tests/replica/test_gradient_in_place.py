@@ -10,7 +10,8 @@ from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.replica.gradient_in_place import GradientInPlace
 from relaxcomm.step.bucket_filling import fill_buckets
 from relaxcomm.step.plan import Plan
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from tests.models import make_optimizer
 from tests.ranks import run_ranks
 

@@ -7,7 +7,7 @@ import torch
 
 from relaxcomm import UsageError
 from relaxcomm.replica.untrained import check_untrained
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 
 def parameter(*, has_gradient: bool = True) -> torch.nn.Parameter:

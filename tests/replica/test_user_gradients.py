@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from relaxcomm.replica.gradient_buffer import GradientBuffer
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from tests.engine.harness import in_process, on_gloo, values
 
 ALGORITHMS = [

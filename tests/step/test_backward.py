@@ -9,7 +9,7 @@ import torch
 
 import relaxcomm
 from relaxcomm.engine import next_generation
-from relaxcomm.engine.next_generation import Going
+from relaxcomm.engine.next_generation import Transition
 from relaxcomm.engine.standings import Standing
 from relaxcomm.network.generations import Generation
 
@@ -75,13 +75,13 @@ def admit(engine: relaxcomm.Engine, group: relaxcomm.InProcessGroup) -> None:
     session, bound = engine._session, engine._session.bound
     world = replace(bound.world, transport=group.transport())
     if group.rank() == 2:
-        gone, _ = next_generation.join(
+        resumed, _ = next_generation.join(
             bound, world, session.make_step, session.schedule.algorithm_of, in_step=False, target=None
         )
     else:
         standing = Standing(engine.step, engine.step, loaders=[], algorithm=repr(bound.algorithm))
         left, now = Generation(0, (0, 1, 2)), Generation(1, (0, 1, 3), joined=(3,))
         late = next_generation.results_on_their_way(session.step)
-        going = Going(session.step, world, standing, left, now)
-        gone = next_generation.stay(going, session.make_step, late, session.schedule.export())
-    session.go_on_with(gone)
+        transition = Transition(session.step, world, standing, left, now)
+        resumed = next_generation.stay(transition, session.make_step, late, session.schedule.export())
+    session.go_on_with(resumed)

@@ -5,7 +5,7 @@ import torch
 
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.step.bucket_filling import fill_buckets
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 from relaxcomm.testing import PretendGpu
 
 MIB = 1 << 20

@@ -16,7 +16,8 @@ from relaxcomm.primitives import all_reduce, deltas, gossip, sgd, slow_weights
 from relaxcomm.step.agreements import Agreements
 from relaxcomm.step.frozen_since import at_rest_alone, clear_frozen, trained_flags
 from relaxcomm.step.plan import Task
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from relaxcomm.testing import PretendGpu
 from tests.engine.harness import in_process, on_gloo
 

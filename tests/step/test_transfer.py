@@ -16,7 +16,7 @@ seen = []
 
 def note(role, cx):
     if cx.membership.rank == 0:
-        seen.append((role, cx.round, cx.samples, cx.layout.numel, cx.place))
+        seen.append((role, cx.round, cx.samples, cx.layout.numel, cx.bucket_part))
 
 
 @frozen

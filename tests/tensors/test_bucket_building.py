@@ -3,7 +3,7 @@
 import torch
 
 from relaxcomm.tensors.bucket_building import build_buckets
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 
 
 def test_the_first_bucket_is_complete_with_less():

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 
 
 def test_channels_last_keeps_its_strides_in_a_bucket():

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 
 
 def bucket_of(*tensors: torch.Tensor) -> Bucket:

@@ -14,7 +14,7 @@ from relaxcomm.planner.replay import Replay
 from relaxcomm.planner.scenario import Scenario, StepTimes
 from relaxcomm.planner.sites import SiteLinks
 from relaxcomm.tasks.task_loader import find_task
-from relaxcomm.tensors.buckets import Item
+from relaxcomm.tensors.items import Item
 from relaxcomm.training.pilot import simulated_config, train_simulated
 from relaxcomm.training.pilot_statistics import Pilot, Spread, best_by
 from relaxcomm.training.results import Point

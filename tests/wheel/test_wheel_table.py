@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.report import RESULTS
 from tests.wheel.building import ROOT, command
-from tests.wheel.cells import STEPS, Cell, table, pytest_in
+from tests.wheel.cells import STEPS, Cell, pytest_in, table
 
 
 def test_the_page_links_the_newest_table():

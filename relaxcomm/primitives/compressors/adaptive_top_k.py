@@ -103,7 +103,7 @@ class adaptive_top_k(Compressor):
         return result, sent if keep_sent else None
 
     def _decide(self, state: State, gains: Tensor) -> None:
-        """The same on all ranks, which have read the same messages."""
+        """Double, halve or keep the density: the same on all ranks, which have read the same messages."""
         total, count, density = state[_GAINS] + gains, state[_COUNT] + 1, state[_DENSITY]
         now, half = (total / self.window).double().unbind()
         doubled = torch.where(now < self.gain, (2 * density).clamp(max=self.most), density)
@@ -113,7 +113,7 @@ class adaptive_top_k(Compressor):
         state[_GAINS], state[_COUNT] = torch.where(is_time, 0, total), torch.where(is_time, 0, count)
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
-        """Those at the largest density."""
+        """The bytes of a message at the largest density."""
         return num_kept(self.most, numel) * (element_bytes + INDEX_BYTES) + COUNT_BYTES + _GAINS_BYTES
 
 

@@ -38,7 +38,7 @@ class BlockBatches:
         return _cut(self._each(flat.index_select(0, self.gathered), transform), self.order)
 
     def restored(self, flat: Tensor, transform: Callable[[Tensor], Tensor]) -> Tensor:
-        """The same of what is in a message's order, as a tensor."""
+        """The tensor of entries that are in a message's order, each batch transformed."""
         return self._each(_cut(flat, self.back), transform).index_select(0, self.places)
 
     def _each(self, together: Tensor, transform: Callable[[Tensor], Tensor]) -> Tensor:

@@ -119,7 +119,7 @@ class chain(Compressor):
         return (yield from several(reading, outer, message, keep_sent))
 
     def _values(self, layout: Layout, element_bytes: int) -> tuple[int, int]:
-        """Of the first one's message."""
+        """How many values the first one's message has, and the bytes of each."""
         values = self._first.layout_values(layout, element_bytes)
         assert values is not None, "those without are refused when a chain is built"
         return values

@@ -105,7 +105,7 @@ class error_feedback(Memory):
     def _at_once(
         self, compressor: FusedFeedback, cx: Context, tensor: Tensor, state: State, keep_sent: bool
     ) -> Coding:
-        """The same, where the correction is a by-product of encoding."""
+        """Encode and decode where the correction is a by-product of encoding."""
         left = state[_SPARE]
         message = compressor.message_with_feedback(cx, tensor, state[_RESIDUAL], self.decay, out=left)
         sent: Tensor | Sparse | None = message if isinstance(message, Sparse) else None

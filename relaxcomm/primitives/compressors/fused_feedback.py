@@ -39,7 +39,7 @@ class FusedFeedback(Compressor):
 
 
 class QuantizedFeedback(FusedFeedback):
-    """Those whose messages are quantised, in the kernels for GPUs."""
+    """Fused feedback of quantised messages, in the kernels for GPUs."""
 
     def decoded(self, parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
         return sum_quantized(parts, like, out)

@@ -110,7 +110,7 @@ class quantize(UniformQuantizer):
         return super().message_with_feedback(cx, tensor, residual, decay, out)
 
     def _now(self, cx: Context, bits: piecewise) -> quantize:
-        """The same with the bits of this step."""
+        """This quantizer with the bits of this step."""
         return replace(self, bits=int(bits.at(cx.step - cx.start)))
 
     def segments(self, cx: Context, numel: int) -> Segments:

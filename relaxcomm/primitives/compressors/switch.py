@@ -96,7 +96,7 @@ class switch(Compressor):
         return (yield from now.encode_decode(cx, tensor, NestedState(state, index), keep_sent=keep_sent))
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
-        """Those of the larger of the two."""
+        """The bytes of the larger of the two messages."""
         return max(one.message_bytes(numel, element_bytes) for one in (self.first, self.then))
 
     def layout_bytes(self, layout: Layout, element_bytes: int) -> int:

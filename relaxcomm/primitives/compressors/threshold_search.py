@@ -43,7 +43,7 @@ class Listed:
         return int((self.sizes > threshold).sum())
 
     def above(self, threshold: float) -> Listed:
-        """Those above a threshold."""
+        """The listed entries above a threshold."""
         return self._some(self.sizes > threshold)
 
     def largest(self, k: int) -> Tensor:
@@ -125,16 +125,13 @@ class Magnitudes:
         return torch.add(tensor[::distance], other[::distance], alpha=factor).abs_()
 
     def _moments_in_two_passes(self) -> tuple[float, float]:
-        """The same of entries that are far from 1, or closer to each other than to 0."""
-        numel, unit = self.tensor.numel(), self._largest_size()
+        """The moments of entries that are far from 1, or closer to each other than to 0."""
+        numel, unit = self.tensor.numel(), max(chunk.abs().amax().item() for chunk in self._chunks)
         if not 0 < unit < math.inf:  # all are 0, or not all are finite
             return 0.0, 0.0
         mean = sum((chunk.double() / unit).sum().item() for chunk in self._chunks) / numel
         deviations = sum((chunk.double() / unit - mean).square().sum().item() for chunk in self._chunks)
         return mean * unit, math.sqrt(deviations / max(1, numel - 1)) * unit
-
-    def _largest_size(self) -> float:
-        return max(chunk.abs().amax().item() for chunk in self._chunks)
 
     def threshold_for(self, k: int) -> float:
         """A size that about k entries reach, from a sample at even distances."""

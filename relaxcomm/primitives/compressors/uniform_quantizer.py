@@ -115,7 +115,7 @@ class UniformQuantizer(QuantizedFeedback):
         return Quantized(codes, steps, steps[:0] if lows is None else lows, self.num_codes, segments)
 
     def _key(self, cx: Context, tensor: Tensor) -> Key | None:
-        """Of this step's random words, if entries are drawn."""
+        """The key of this step's random words, if entries are drawn."""
         return key_of(cx.number(self.seed, tensor.numel())) if self.stochastic else None
 
     def segments_bytes(self, numel: int, num_segments: int, element_bytes: int) -> int:

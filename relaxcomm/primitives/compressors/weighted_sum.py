@@ -165,7 +165,7 @@ def _add_together(parts: Parts, total: Tensor) -> None:
 
 
 def _quantized_together(parts: Parts, like: Tensor) -> Tensor:
-    """The same of quantised messages."""
+    """The weighted sum of quantised messages, in kernels for a GPU."""
     messages = [message for _, message in parts if isinstance(message, Quantized)]
     assert len(messages) == len(parts), f"expected quantised messages, got {parts!r}"
     codes, steps, lows = (

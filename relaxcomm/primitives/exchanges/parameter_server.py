@@ -93,7 +93,7 @@ class ShardPlan:
         rank, world_size = cx.membership.rank, cx.membership.world_size
         sizes = shard_sizes(bucket.numel, world_size)
         start = sum(sizes[:rank])
-        self._place, self._num_shards = slice(start, start + sizes[rank]), world_size
+        self._part, self._num_shards = slice(start, start + sizes[rank]), world_size
         parts = shard_layouts(bucket, world_size)
         known = replace(cx, layout=parts[rank])
         self.decoder = Decoder(compressor, known, shard_bucket(bucket, parts[rank], device=_HOST))
@@ -106,7 +106,7 @@ class ShardPlan:
         """The parameters of this rank's part as they are now, on the CPU."""
         whole = bucket.gather(bucket.temporary())
         # No view, which would keep the whole.
-        return whole[self._place].to("cpu", wide(bucket.dtype), copy=True)
+        return whole[self._part].to("cpu", wide(bucket.dtype), copy=True)
 
     def request_of(self, header: Tensor) -> Request:
         """A request to all shards that pushes nothing."""

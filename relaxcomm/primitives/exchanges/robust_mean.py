@@ -38,7 +38,7 @@ _FACTS = ExchangeFacts(
     coding="whole",
     service={},
 )
-"""Of all exchanges in this file."""
+"""The facts of all exchanges in this file."""
 
 
 class RobustMean(Exchange):

@@ -118,7 +118,7 @@ def _majority(local: Message, rows: Tensor, rank: int) -> Signs:
 
 
 def _majority_at_once(local: Signs, messages: Sequence[Signs], rank: int) -> Signs:
-    """The same in a number of launches that does not depend on how many vote."""
+    """The majority in a number of launches that does not depend on how many vote."""
     codes, steps = (stacked([getattr(message, name) for message in messages]) for name in ("codes", "steps"))
     weights = tuple(1.5 if voter == rank else 1.0 for voter in range(len(messages)))  # no sum of these is 0
     weighted = device_numbers(weights, torch.float32, codes.device)

@@ -23,7 +23,7 @@ _FACTS = OuterFacts(
     measures=False,
     slots={"momentum": "equal", "squares": "equal"},
 )
-"""Of all outers in this file: they move the payload's base, and look at nothing but the result."""
+"""The facts of all outers in this file: they move the payload's base, and look at nothing but the result."""
 
 
 class _Adaptive(Outer):

@@ -25,7 +25,7 @@ _FACTS = OuterFacts(
     measures=False,
     slots={_MOMENTUM: "equal"},
 )
-"""Of all outers in this file: they move the payload's base, and look at nothing but the result."""
+"""The facts of all outers in this file: they move the payload's base, and look at nothing but the result."""
 
 
 @frozen

@@ -41,7 +41,7 @@ class Range:
         return torch.empty_like(self.offsets).copy_(self.places).add_(self.offsets)
 
     def of(self, flat: Tensor) -> Tensor:
-        """These entries of a tensor, sent or not."""
+        """The entries of a tensor that lie in this range, sent or not."""
         return flat[self.start : self.stop]
 
     def add_to(self, total: Tensor, weight: float) -> None:
@@ -129,7 +129,7 @@ class Sparse(Message):
 
 @dataclass(frozen=True, eq=False)
 class BlockSparse(Sparse):
-    """As many entries of each block, so that an index needs only to tell its place in the block.
+    """A fixed number of entries of each block, so that an index needs only to tell its place in the block.
 
     Args:
         indices: places in the blocks, all of which are used, as `pack_places` packs them.
@@ -205,7 +205,7 @@ def _bounds(
 
 @dataclass(frozen=True, eq=False)
 class Coefficients(BlockSparse):
-    """The same of a transform of the tensor."""
+    """Entries of each block of a transform of the tensor."""
 
     is_direct: ClassVar[bool] = False
 

@@ -11,7 +11,8 @@ from relaxcomm.network.transport import Membership
 from relaxcomm.primitives import chain, error_feedback, minmax_uint8, qsgd, quantize, terngrad, top_k
 from relaxcomm.primitives.compressors.decode import as_dense
 from relaxcomm.roles import Context
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.precision import wide
 
 BLOCK = 64

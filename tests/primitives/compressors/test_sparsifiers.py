@@ -23,7 +23,8 @@ from relaxcomm.primitives import (
 )
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
 from relaxcomm.roles import Context
-from relaxcomm.tensors.buckets import Bucket, Item
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.messages import Sparse
 from tests.kernels.comparing import counter
 

@@ -8,7 +8,7 @@ import torch.testing._internal.distributed.fake_pg  # noqa: F401  # which torch 
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.network import default_group
-from relaxcomm.network.meeting_place import MeetingPlace, next_name
+from relaxcomm.network.rendezvous import Rendezvous, next_name
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.signed_store import SignedStore
 
@@ -21,7 +21,7 @@ STORES = {
 
 
 @pytest.mark.parametrize("make", STORES.values(), ids=STORES)
-def test_in_whatever_order_they_come_each_place_is_new(make, tmp_path):
+def test_in_whatever_order_they_come_each_rendezvous_is_new(make, tmp_path):
     store = make(tmp_path)
     for number, order in enumerate([(0, 1, 2), (2, 0, 1), (1, 0, 2)]):
         assert {next_name(store, "run", rank) for rank in order} == {f"run/{number}"}
@@ -41,7 +41,7 @@ def test_over_a_new_store_survivors_count_as_a_new_process_does(secret):
     for _ in range(2):
         dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=3)
         try:
-            names.append([MeetingPlace.of(None, 60.0, secret).name for _ in range(2)])
+            names.append([Rendezvous.of(None, 60.0, secret).name for _ in range(2)])
         finally:
             dist.destroy_process_group()
     assert names[0] == names[1]
@@ -51,8 +51,8 @@ def test_over_a_new_store_survivors_count_as_a_new_process_does(secret):
 def test_a_default_group_that_was_given_up_is_made_with_who_comes_late(monkeypatch):
     names = {0: [], 1: []}
 
-    def agree(store, name, membership, secret, limit):
-        names[membership.rank].append(name)
+    def agree(rendezvous):
+        names[rendezvous.membership.rank].append(rendezvous.name)
         raise ConfigError("nobody else is here")
 
     store = dist.HashStore()

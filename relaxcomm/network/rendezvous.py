@@ -23,7 +23,7 @@ _MARGIN_SECONDS = 2.0  # torch gives up so much later than the engine, which say
 
 
 @dataclass(frozen=True)
-class MeetingPlace:
+class Rendezvous:
     """Where the processes of some ranks find each other: they belong to no group of torch's, so that groups
     can be made and dropped while other ranks are gone.
 
@@ -53,7 +53,7 @@ class MeetingPlace:
         secret: Secret | None = None,
         *,
         elastic: bool = False,
-    ) -> MeetingPlace:
+    ) -> Rendezvous:
         """Where the ranks of a group of torch's meet, on which nothing is sent.
 
         Args:
@@ -81,7 +81,7 @@ class MeetingPlace:
 
     def of_generation(
         self, number: int, worker: int, workers: Sequence[int], making: timedelta
-    ) -> MeetingPlace:
+    ) -> Rendezvous:
         """Where those meet who go on, when others are gone.
 
         Args:
@@ -103,14 +103,14 @@ class MeetingPlace:
 
 
 def next_name(store: Any, prefix: str, rank: int) -> str:
-    """Of the place where ranks meet next: the newest to which one of them has gone, or the one after it.
+    """The name of the next rendezvous: the newest to which one of the ranks has come, or the one after it.
 
-    It is counted in the store: of the processes some may be new, and others may have given up some places
-    at which nobody else has come.
+    It is counted in the store: of the processes some may be new, and others may have given up a rendezvous
+    to which nobody else has come.
 
     Args:
-        store: which all can reach; it need not sign, as those with another secret come to the same place.
-        prefix: of the names of all places where these ranks meet.
+        store: which all can reach; it need not sign: those with another secret use the same names.
+        prefix: of the names of all that these ranks have.
         rank: of this one among them.
     """
     newest = f"{prefix}/newest"
