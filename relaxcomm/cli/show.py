@@ -17,6 +17,7 @@ from relaxcomm.cli.tree import Node, show as print_tree
 from relaxcomm.config import Config, load_values, names_yaml, read_values, registry
 from relaxcomm.config.configuration import MOST_WORKERS
 from relaxcomm.config.origin import Origin
+from relaxcomm.config.uninstalled import refuse_missing
 from relaxcomm.config.unread_keys import check_quorum
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import closest, shown
@@ -165,6 +166,12 @@ def nodes(
     found += [primitive_node(name, cls, values) for one, cls in primitives if one == name]
     if not found:
         registry.refuse_left_out(name)
+        refuse_missing(name)
+        if Path(name).exists():
+            raise ConfigError(
+                f"{name} is a path: show takes an installed name, or a YAML file (.yaml); check takes "
+                f"paths: relaxcomm check {name}"
+            )
         known = {*algorithms, *(one for one, _ in primitives)}
         raise ConfigError(f"unknown algorithm or primitive {name!r}{closest(name, known)}")
     return found
