@@ -12,6 +12,7 @@ from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import Traceback, configured_task, parse_option, parse_set
 from relaxcomm.cli.message_sizes import CountedFor
 from relaxcomm.cli.pictures import check_picture
+from relaxcomm.cli.plan_arguments import parameter_count
 from relaxcomm.cli.topology_facts import PICTURE, parse_topology, topology_node
 from relaxcomm.cli.tree import Node, show as print_tree
 from relaxcomm.config import Config, load_values, names_yaml, read_values, registry
@@ -56,7 +57,7 @@ def show(
         int | None,
         typer.Option(
             "--parameters",
-            min=1,
+            parser=parameter_count,
             metavar="D",
             help=f"Model size for the bytes; the file's task, or {_NUM_PARAMETERS:,}, without.",
             show_default=False,

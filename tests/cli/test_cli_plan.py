@@ -26,7 +26,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 
 def test_plain_lines_off_a_terminal(config):
-    code, out, err = run(config, *ON, "--parameters", "1000000")
+    code, out, err = run(config, *ON, "--parameters", "1e6")
     assert (code, err) == (0, "")
     header, row = (line.split() for line in out.splitlines())
     assert header[0] == "algorithm"
@@ -153,6 +153,7 @@ def test_a_picture(config, workers, tmp_path):
         (("--step-seconds", "1", "--parameters", "9"), "needs the network"),
         (ON, "needs a model"),
         ((*ON, "--set", "task=digit"), "job.yaml: unknown task 'digit'; did you mean 'digits'"),
+        ((*ON, "--parameters", "0.5"), "'0.5' is no whole number of 1 or more; write 1000000, or 1e6"),
         ((*ON, "--parameters", "9", "--workers", "4,x"), "--workers '4,x' is not allowed"),
         ((*ON, "--parameters", "9", "--algorithms", "nope"), "unknown algorithm 'nope'"),
         ((*ON, "--parameters", "9", "--stragglers", "3"), "--stragglers is SHARE,TIMES"),
