@@ -30,7 +30,13 @@ def worded(error: BaseException) -> str:
 
 
 class RelaxcommError(Exception):
-    """Base of every error that relaxcomm raises on purpose."""
+    """Base of every error that relaxcomm raises on purpose.
+
+    Attributes:
+        key: of a configuration, the keys and places in lists below what is being read, where it is known.
+    """
+
+    key: tuple[int | str, ...] = ()
 
 
 class _InputError(RelaxcommError):

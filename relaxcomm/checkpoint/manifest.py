@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Count, Index, Section
-from relaxcomm.fields.validation import describe
+from relaxcomm.fields.validation import refusal
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
@@ -92,7 +92,7 @@ class Manifest(Section):
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from None
         except ValidationError as error:
-            raise ConfigError(f"{path}: {describe(error, 'manifest', cls)}") from None
+            raise ConfigError(f"{path}: {refusal(error, 'manifest', cls)}") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{path} is damaged ({error})") from None
 

@@ -25,6 +25,7 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import discovery, registry
 from relaxcomm.config.examples import from_example
 from relaxcomm.config.grammar import arguments_of
+from relaxcomm.config.uninstalled import refuse_missing
 from relaxcomm.data import Partition
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields import docstrings
@@ -145,6 +146,7 @@ def _subjects(target: str | Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     path = Path(target)
     if not path.exists():
         registry.refuse_left_out(str(target))
+        refuse_missing(str(target))
         raise ConfigError(
             f"{str(target)!r} is neither an installed name nor a path{closest(str(target), known)}"
         )

@@ -11,7 +11,17 @@ import typer
 
 from relaxcomm.cli import report
 from relaxcomm.cli.exit_codes import RunFailed, readable
-from relaxcomm.cli.job import ConfigPath, Job, Sets, Traceback, Workers, is_worker, read_job, tell_of_phases
+from relaxcomm.cli.job import (
+    ConfigPath,
+    Job,
+    Sets,
+    Traceback,
+    Workers,
+    is_worker,
+    read_job,
+    required_of,
+    tell_of_phases,
+)
 from relaxcomm.cli.local_run import run
 from relaxcomm.cli.pictures import check_matplotlib
 from relaxcomm.cli.plot import plot
@@ -143,11 +153,15 @@ def make_jobs(
         raise ConfigError(
             f"--set algorithm.… speaks of the configuration's {own}, which --algorithms does not name"
         )
-    jobs = [
-        job.override(workers, sets) if name == own else configured.override(algorithm=name) for name in names
-    ]
+    jobs = [job.override(workers, sets) if name == own else _other(configured, name) for name in names]
     tell_of_phases(configured, jobs)
     return [_named_apart(*pair) for pair in zip(jobs, names, strict=True)]
+
+
+def _other(configured: Job, name: str) -> Job:
+    """The job of another algorithm than the configuration's own."""
+    required = {f"algorithm.{key}": value for key, value in required_of(name).items()}
+    return _with(configured.override(algorithm=name), required)
 
 
 def _named_apart(job: Job, name: str) -> Job:
@@ -156,4 +170,8 @@ def _named_apart(job: Job, name: str) -> Job:
     run = metrics.get("run") if isinstance(metrics, Mapping) else None
     if run is None:
         return job
-    return replace(job, values=read_values(job.values, {"metrics.run": f"{run}-{name}"})[0])
+    return _with(job, {"metrics.run": f"{run}-{name}"})
+
+
+def _with(job: Job, overrides: Mapping[str, object]) -> Job:
+    return replace(job, values=read_values(job.values, overrides)[0])

@@ -14,7 +14,7 @@ from relaxcomm.cli.tree import Node
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.config import Config
-from relaxcomm.config.examples import from_example
+from relaxcomm.config.examples import from_example, in_words
 from relaxcomm.config.grammar import parse_algorithm, parse_primitive
 from relaxcomm.config.registry import Entry
 from relaxcomm.errors import CompositionError
@@ -192,5 +192,4 @@ def _sources(text: Docstring, origin: str) -> tuple[Node, ...]:
 def _borrowed(taken: Mapping[str, Any]) -> tuple[Node, ...]:
     if not taken:
         return ()
-    shown = ", ".join(f"{name}={value!r}" for name, value in taken.items())
-    return (Node("shown with", f"{shown}, as in the example; --set {next(iter(taken))}=… changes it"),)
+    return (Node("shown with", f"{in_words(taken)}; --set {next(iter(taken))}=… changes it"),)

@@ -61,8 +61,10 @@ def split_address(address: str) -> tuple[str, int]:
         ('::1', 29400)
     """
     host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal() or not port.isascii() or not 0 < int(port) < 1 << 16:
-        raise ConfigError(f"{shown(address)} is no HOST:PORT, such as 127.0.0.1:29400")
+    if not host or "/" in host or not port.isdecimal() or not port.isascii() or not 0 < int(port) < 1 << 16:
+        bare = address.partition("://")[2].rstrip("/")
+        hint = f"; did you mean {shown(bare)}?" if bare else ", such as 127.0.0.1:29400"
+        raise ConfigError(f"{shown(address)} is no HOST:PORT{hint}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 

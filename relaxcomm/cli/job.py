@@ -13,10 +13,12 @@ import typer
 
 from relaxcomm import config
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.config import Config
+from relaxcomm.config import Config, registry
+from relaxcomm.config.examples import from_example, in_words
 from relaxcomm.config.origin import Origin
 from relaxcomm.config.unread_keys import check_quorum, warn_of_idle_guard
 from relaxcomm.errors import ConfigError
+from relaxcomm.fields import docstrings
 from relaxcomm.fields.validation import shown
 from relaxcomm.network import Link
 from relaxcomm.system.environment import launched, whole_number
@@ -130,6 +132,19 @@ def configured_task(loaded: Config, origin: Origin) -> TaskFactory:
         return find_task(loaded.task, Path(origin.name))
     except ConfigError as error:
         raise ConfigError(f"{origin.at(['task'])}: {error}") from error
+
+
+def required_of(name: str) -> dict[str, Any]:
+    """What an algorithm requires, as its example has it, which is told; of most nothing.
+
+    Raises: ConfigError with the closest match for an unknown name, or where the example has none; PluginError
+        for one that is left out.
+    """
+    build = registry.algorithm(name).build
+    taken = from_example(name, build, docstrings.read(build), {})
+    if taken:
+        tell(f"{name}: {in_words(taken)}; for another, make it the configuration's own algorithm")
+    return taken
 
 
 def tell_of_phases(configured: Job, jobs: Sequence[Job]) -> None:

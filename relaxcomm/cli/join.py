@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +15,7 @@ from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import Traceback
 from relaxcomm.cli.table import show
 from relaxcomm.errors import ConfigError
-from relaxcomm.fields.validation import shown
+from relaxcomm.fields.validation import meant, shown
 from relaxcomm.system.environment import JOIN, RANK_VARIABLES
 from relaxcomm.system.telling import tell
 from relaxcomm.tasks.task_loader import find_task
@@ -64,4 +65,12 @@ def _become(command: list[str]) -> None:
     try:
         os.execvp(command[0], command)
     except OSError as error:
-        raise ConfigError(f"cannot start {shown(command[0])}: {error.strerror}") from None
+        name, is_there = command[0], Path(command[0]).is_file()
+        hint = f"; the file is there, but no program: write python {name}" if is_there else _near(name)
+        raise ConfigError(f"cannot start {shown(name)}: {error.strerror}{hint}") from None
+
+
+def _near(name: str) -> str:
+    """A hint: the program whose name is closest."""
+    folders = [Path(folder) for folder in os.get_exec_path() if Path(folder).is_dir()]
+    return meant(name, (one.name for folder in folders for one in folder.iterdir()))

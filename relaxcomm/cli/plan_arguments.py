@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from relaxcomm.fields.validation import shown
 
-def _option(help: str, *names: str, metavar: str, **limits: float) -> typer.models.OptionInfo:
+
+def parameter_count(text: str) -> int:
+    """The size of a model.
+
+    Raises: typer.BadParameter.
+
+    Example:
+        >>> parameter_count("1e9"), parameter_count("1_000")
+        (1000000000, 1000)
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 1 <= number < 2**63 or not number.is_integer():
+        raise typer.BadParameter(f"{shown(text)} is no whole number of 1 or more; write 1000000, or 1e6")
+    return int(number)
+
+
+def _option(help: str, *names: str, metavar: str, **more: Any) -> typer.models.OptionInfo:
     found: typer.models.OptionInfo = typer.Option(
         *names,
         metavar=metavar,
         help=help,
         show_default=False,
-        **limits,  # type: ignore[arg-type]  # mypy does not see which they are
+        **more,
     )
     return found
 
@@ -45,7 +65,8 @@ Sites = Annotated[
     ),
 ]
 Parameters = Annotated[
-    int | None, _option("Model size; the task's model without.", "--parameters", metavar="D", min=1)
+    int | None,
+    _option("Model size; the task's model without.", "--parameters", metavar="D", parser=parameter_count),
 ]
 Jitter = Annotated[float | None, _option("Standard deviation of a worker's steps, in seconds.", metavar="S")]
 Stragglers = Annotated[

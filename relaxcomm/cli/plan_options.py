@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from relaxcomm.cli.compare import split_names
+from relaxcomm.cli.job import required_of
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.exchange_cost import Speeds
 from relaxcomm.config import Config, registry
-from relaxcomm.config.examples import from_example
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.errors import ConfigError
-from relaxcomm.fields import docstrings
 from relaxcomm.network import Link, parse_link
 from relaxcomm.planner.failures import Failures
 from relaxcomm.planner.links import GraphLinks, Links, OwnLinks
@@ -211,16 +210,10 @@ def algorithms_of(settings: Config, names: str | None) -> dict[str, Algorithm]:
         }
         return {own.name: own, **phases}
     wanted = sorted(registry.algorithms()) if names == "all" else split_names(names)
-    return {name: own if name == own.name else _by_name(name) for name in wanted}
-
-
-def _by_name(name: str) -> Algorithm:
-    """An algorithm with its defaults; what it requires is taken from its example."""
-    entry = registry.algorithms().get(name)
-    if entry is None:
-        return parse_algorithm(name)  # which says what there is
-    taken = from_example(name, entry.build, docstrings.read(entry.build), {})
-    return parse_algorithm({"name": name, **taken})
+    return {
+        name: own if name == own.name else parse_algorithm({"name": name, **required_of(name)})
+        for name in wanted
+    }
 
 
 def speeds_of(

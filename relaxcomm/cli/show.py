@@ -12,12 +12,13 @@ from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import Traceback, configured_task, parse_option, parse_set
 from relaxcomm.cli.message_sizes import CountedFor
 from relaxcomm.cli.pictures import check_picture
-from relaxcomm.cli.topology_facts import parse_topology, topology_node
-from relaxcomm.cli.topology_picture import draw_topology
+from relaxcomm.cli.plan_arguments import parameter_count
+from relaxcomm.cli.topology_facts import PICTURE, parse_topology, topology_node
 from relaxcomm.cli.tree import Node, show as print_tree
 from relaxcomm.config import Config, load_values, names_yaml, read_values, registry
 from relaxcomm.config.configuration import MOST_WORKERS
 from relaxcomm.config.origin import Origin
+from relaxcomm.config.uninstalled import refuse_missing
 from relaxcomm.config.unread_keys import check_quorum
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import closest, shown
@@ -27,7 +28,6 @@ from relaxcomm.topology import Topology
 _WORKERS = (2, 4, 8, 16)
 _DRAWN_WORKERS = 8
 _NUM_PARAMETERS = 1_000_000
-_PICTURE = Path("topology.png")
 
 
 def show(
@@ -57,7 +57,7 @@ def show(
         int | None,
         typer.Option(
             "--parameters",
-            min=1,
+            parser=parameter_count,
             metavar="D",
             help=f"Model size for the bytes; the file's task, or {_NUM_PARAMETERS:,}, without.",
             show_default=False,
@@ -82,7 +82,7 @@ def show(
     output: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help=f"Of the topology's picture; {_PICTURE} without.", show_default=False
+            metavar="FILE", help=f"Of the topology's picture; {PICTURE} without.", show_default=False
         ),
     ] = None,
     traceback: Traceback = False,
@@ -103,9 +103,8 @@ def show(
             raise ConfigError(
                 f"--output {output} is of a topology's picture; add --topology TOPOLOGY, or leave it out"
             )
-        picture = output or _PICTURE
         if topology is not None:
-            check_picture("--output", picture)
+            check_picture("--output", output or PICTURE)
         values = dict(map(parse_set, sets or ()))
         graph = None if topology is None else parse_topology(topology)
         model = _model(num_parameters, task)
@@ -121,8 +120,7 @@ def show(
             sizes = _WORKERS if workers is None else (workers,)
             made = nodes(name, values, model or CountedFor.matrix(_NUM_PARAMETERS), sizes, graph)
         if graph is not None:
-            drawn = workers or _DRAWN_WORKERS
-            made.append(topology_node(graph, drawn, draw_topology(graph, drawn, picture)))
+            made.append(topology_node(graph, workers or _DRAWN_WORKERS, output))
         for node in made:
             print_tree(node)
 
@@ -169,6 +167,12 @@ def nodes(
     found += [primitive_node(name, cls, values) for one, cls in primitives if one == name]
     if not found:
         registry.refuse_left_out(name)
+        refuse_missing(name)
+        if Path(name).exists():
+            raise ConfigError(
+                f"{name} is a path: show takes an installed name, or a YAML file (.yaml); check takes "
+                f"paths: relaxcomm check {name}"
+            )
         known = {*algorithms, *(one for one, _ in primitives)}
         raise ConfigError(f"unknown algorithm or primitive {name!r}{closest(name, known)}")
     return found

@@ -16,32 +16,35 @@ from relaxcomm.topology import Topology
 Places: TypeAlias = Mapping[int, tuple[float, float]]
 
 
-def draw_topology(topology: Topology, world_size: int, path: Path) -> Path:
-    """Draw the graph, one panel for each step of its period, with the mixing weights' spectral gap.
+MOST_DRAWN = 64
+"""Workers: names of more can hardly be read, and finding places for them takes long."""
+_MOST_PANELS = 8
+
+
+def draw_topology(topology: Topology, world_size: int, path: Path, subtitle: str = "") -> Path:
+    """Draw the graph, one panel for each exchange of its period, of the first ones if there are many.
 
     Args:
         topology: what is drawn.
-        world_size: number of ranks.
+        world_size: number of ranks, `MOST_DRAWN` at most.
         path: of the picture; its ending says which kind.
+        subtitle: what else there is to say of it.
 
     Returns: the path.
-
-    Raises: TopologyError if the graph cannot be used.
     """
-    topology.check(world_size)
-    steps = topology.period_steps(world_size)
+    period = topology.period_steps(world_size)
+    steps = min(period, _MOST_PANELS)
     side = max(4.6, 1.1 * math.sqrt(world_size))
-    places = spread(topology, world_size)
+    places = spread(topology, world_size, steps)
     figure = new_figure(side * steps, side + 0.6)
     for step, axis in enumerate(figure.subplots(1, steps, squeeze=False)[0]):
         _panel(axis, topology, world_size, step, places)
         if steps > 1:
-            axis.set_title(f"step {step} of {steps}", fontsize=10)
-    gap = topology.spectral_gap(world_size)
+            axis.set_title(f"exchange {step} of {period}", fontsize=10)
     name = textwrap.fill(
         f"{topology!r}, {world_size} rank{'s' if world_size > 1 else ''}", int(13 * side * steps)
     )
-    figure.suptitle(f"{name}\nspectral gap {gap:.3g} a step", fontsize=10)
+    figure.suptitle(f"{name}\n{subtitle}", fontsize=10)
     return write_picture(figure, path)
 
 
@@ -75,12 +78,12 @@ def _panel(axis: Any, topology: Topology, world_size: int, step: int, places: Pl
     axis.set_aspect("equal", adjustable="datalim")
 
 
-def spread(topology: Topology, world_size: int) -> Places:
-    """Where each rank stands: as far apart as in the graph of all steps, and without that on a circle."""
+def spread(topology: Topology, world_size: int, steps: int) -> Places:
+    """Where each rank stands: as far apart as in the graph of so many exchanges, and without on a circle."""
     import networkx as nx
 
     linked: Any = nx.empty_graph(world_size)
-    for step in range(topology.period_steps(world_size)):
+    for step in range(steps):
         linked.add_edges_from(topology.graph(world_size, step).edges)
     turns = [math.tau * rank / world_size for rank in range(world_size)]
     circle = {rank: (math.sin(turn), math.cos(turn)) for rank, turn in enumerate(turns)}

@@ -25,7 +25,19 @@ def from_example(name: str, target: object, text: Docstring, values: Mapping[str
             shown = {keyword.arg: keyword.value for keyword in node.keywords}
             if shown.keys() >= set(missing):
                 return {one: _as_yaml(shown[one]) for one in missing}
-    raise ConfigError(f"{name} needs {', '.join(missing)}; give them: --set {missing[0]}=VALUE")
+    raise ConfigError(
+        f"{name} needs {', '.join(missing)}, of which its docstring has no example; give a value"
+    )
+
+
+def in_words(taken: Mapping[str, Any]) -> str:
+    """What was taken from an example.
+
+    Example:
+        >>> in_words({"after_steps": 100})
+        'after_steps=100, as in the example'
+    """
+    return f"{', '.join(f'{name}={value!r}' for name, value in taken.items())}, as in the example"
 
 
 def _as_yaml(node: ast.expr) -> Any:

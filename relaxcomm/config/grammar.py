@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.config import registry
-from relaxcomm.config.origin import Origin
+from relaxcomm.config.origin import Origin, below
 from relaxcomm.errors import ConfigError, PluginError, RelaxcommError, worded
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.fields.schedules import piecewise
 from relaxcomm.fields.validation import closest, shown
 
+T = TypeVar("T")
 _ROLES = ("trigger", "payload", "compressor", "exchange", "outer")
 _RULE_KEYS = ("trigger", "payload", "compressor", "exchange", "delay", "outer", "select", "active")
 
@@ -92,8 +94,9 @@ def parse_primitive(role: str, value: object) -> Declared:
         return _made(registry.primitive(role, value), {})
     if isinstance(value, Mapping) and len(value) == 1:
         name, arguments = next(iter(value.items()))
-        cls = registry.primitive(role, str(name))
-        return _made(cls, _arguments(cls, arguments))
+        with below(str(name)):
+            cls = registry.primitive(role, str(name))
+            return _made(cls, _arguments(cls, arguments))
     raise ConfigError(
         f"{role}: {shown(value)} is not allowed; write a name, or one name with its arguments: "
         "{name: {…}}"
@@ -121,7 +124,11 @@ def arguments_of(target: Callable[..., object], values: Mapping[Any, Any]) -> di
         {'compressor': top_k(density=0.01)}
     """
     wrapped = _wrapped(inspect.unwrap(target))
-    return {str(key): _parse_field(wrapped.get(str(key)), item) for key, item in values.items()}
+    arguments = {}
+    for key, item in values.items():
+        with below(str(key)):
+            arguments[str(key)] = _parse_field(wrapped.get(str(key)), item)
+    return arguments
 
 
 def _parse_rules(value: Mapping[Any, Any]) -> Algorithm:
@@ -136,8 +143,20 @@ def _parse_rules(value: Mapping[Any, Any]) -> Algorithm:
             raise ConfigError(f"algorithm: {key} must be a list, got {shown(value[key])}")
     more: dict[str, Any] = {"name": value["name"]} if "name" in value else {}
     if "controllers" in value:
-        more["controllers"] = tuple(parse_primitive("controller", one) for one in value["controllers"])
-    return Algorithm(tuple(_parse_rule(rule) for rule in value["rules"]), **more)
+        with below("controllers"):
+            more["controllers"] = _each(partial(parse_primitive, "controller"), value["controllers"])
+    with below("rules"):
+        rules = _each(_parse_rule, value["rules"])
+    return Algorithm(rules, **more)
+
+
+def _each(parse: Callable[[object], T], values: Sequence[object]) -> tuple[T, ...]:
+    """What a list holds."""
+    found = []
+    for place, value in enumerate(values):
+        with below(place):
+            found.append(parse(value))
+    return tuple(found)
 
 
 def _parse_rule(value: object) -> Rule:
@@ -150,9 +169,11 @@ def _parse_rule(value: object) -> Rule:
     arguments: dict[str, Any] = {}
     for key, item in value.items():
         if key not in _RULE_KEYS:
-            raise ConfigError(f"unknown key {shown(key)} in a rule{closest(str(key), _RULE_KEYS)}")
+            with below(str(key)):
+                raise ConfigError(f"unknown key {shown(key)} in a rule{closest(str(key), _RULE_KEYS)}")
         value = tuple(item) if isinstance(item, list) else item
-        arguments[key] = parse_primitive(key, item) if key in _ROLES else value
+        with below(key):
+            arguments[key] = parse_primitive(key, item) if key in _ROLES else value
     return Rule(**arguments)
 
 
@@ -160,7 +181,8 @@ def _arguments(cls: type[Declared], value: object) -> dict[str, Any]:
     wrapped = _wrapped(cls)
     named = isinstance(value, Mapping) and (not value or set(value) & set(_field_names(cls)))
     if wrapped and not named:
-        value = {next(iter(wrapped)): value}
+        name, role = next(iter(wrapped.items()))
+        return {name: _parse_field(role, value)}
     if not isinstance(value, Mapping):
         raise ConfigError(
             f"{cls.__name__}: {shown(value)} is not allowed; write its arguments by name: "
@@ -174,11 +196,8 @@ def _parse_field(role: str | None, item: object) -> object:
         return tuple(item) if isinstance(item, list) else item
     if role == piecewise.role and isinstance(item, str):  # no number, which its own error says
         return item
-    return (
-        tuple(parse_primitive(role, one) for one in item)
-        if isinstance(item, list)
-        else parse_primitive(role, item)
-    )
+    parse = partial(parse_primitive, role)
+    return _each(parse, item) if isinstance(item, list) else parse(item)
 
 
 def _field_names(cls: type[Declared]) -> list[str]:

@@ -100,7 +100,7 @@ def explain(
         place, at = ".".join(map(str, fault["loc"])), origin.at(fault["loc"])
         cause = fault.get("ctx", {}).get("error")
         if isinstance(cause, RelaxcommError):
-            return type(cause)(f"{at}: {cause}")
+            return type(cause)(f"{origin.at((*fault['loc'], *cause.key))}: {cause}")
         if fault["type"] == "extra_forbidden":
             keys = _section(config, fault["loc"]).model_fields
             where = (

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
+from relaxcomm.errors import RelaxcommError
+
 Key: TypeAlias = Sequence[int | str]
 """A place in a configuration: keys, and places in lists."""
+
+
+@contextmanager
+def below(*keys: int | str) -> Iterator[None]:
+    """Have errors say that they are of these keys, or of what is below them.
+
+    Example:
+        >>> from relaxcomm import ConfigError
+        >>> try:
+        ...     with below("compressor"), below("top_k"):
+        ...         raise ConfigError("a density is a fraction in (0, 1]")
+        ... except ConfigError as error:
+        ...     print(error.key)
+        ('compressor', 'top_k')
+    """
+    try:
+        yield
+    except RelaxcommError as error:
+        error.key = (*keys, *error.key)
+        raise
 
 
 @dataclass(frozen=True)

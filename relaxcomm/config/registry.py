@@ -16,7 +16,7 @@ from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, Found, LeftOut, d
 from relaxcomm.config.uninstalled import points_in
 from relaxcomm.errors import ConfigError, PluginError, RelaxcommError, worded
 from relaxcomm.fields.frozen import Declared
-from relaxcomm.fields.validation import closest, describe, refuse_bools, shown, signature_of
+from relaxcomm.fields.validation import closest, refusal, refuse_bools, shown, signature_of
 
 _included: list[EntryPoint] = []  # of packages that are not installed
 _left_out: dict[str, Mapping[str, LeftOut]] = {}  # by group, as it was discovered last
@@ -56,7 +56,7 @@ class Entry:
             checked = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(self.build)
             built = checked(**parameters)
         except ValidationError as error:
-            raise ConfigError(describe(error, f"algorithm {self.name}", self.build)) from None
+            raise refusal(error, f"algorithm {self.name}", self.build) from None
         except RelaxcommError:
             raise
         except (Exception, SystemExit) as error:

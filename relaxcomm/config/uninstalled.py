@@ -27,7 +27,17 @@ def points_in(path: Path) -> list[EntryPoint]:
         path: a folder with a pyproject.toml, or a file with primitives and functions that return an
             `Algorithm`.
     """
-    return _declared(path) if path.is_dir() else _defined(path)
+    if path.is_dir():
+        return _declared(path)
+    if path.suffix != ".py":
+        raise ConfigError(f"{path} is neither a package's folder nor a file of Python, which ends in .py")
+    return _defined(path)
+
+
+def refuse_missing(name: str) -> None:
+    """Raise ConfigError for what can only be a path, and nothing is there."""
+    if ("/" in name or name.endswith(".py")) and not Path(name).exists():
+        raise ConfigError(f"{name}: No such file or directory; give the path")
 
 
 def _declared(folder: Path) -> list[EntryPoint]:

@@ -7,14 +7,14 @@ from abc import ABC
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import cached_property
-from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, dataclass_transform
+from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar, dataclass_transform
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
 
-from relaxcomm.errors import ConfigError, PluginError, RelaxcommError
+from relaxcomm.errors import PluginError, RelaxcommError
 from relaxcomm.fields.broken import or_broken
-from relaxcomm.fields.validation import describe
+from relaxcomm.fields.validation import refusal
 from relaxcomm.system.files import expanded
 
 Steps: TypeAlias = Annotated[int, Field(ge=1)]
@@ -55,6 +55,14 @@ class Declared(ABC):
 
     declares: ClassVar[type[Any] | None] = None
     """The type of `facts`, which each class states itself, if its role has any."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        if "__dataclass_fields__" not in vars(cls):
+            raise PluginError(
+                f"{cls.__module__}.{cls.__name__} is not @frozen, so nobody has checked its facts and "
+                f"arguments; write @frozen above class {cls.__name__}"
+            )
+        return super().__new__(cls)
 
 
 C = TypeVar("C", bound=type)
@@ -136,6 +144,6 @@ def _explained(init: Callable[..., None]) -> Callable[..., None]:
             refusals = [fault["ctx"]["error"] for fault in error.errors() if fault["type"] == "value_error"]
             if refusals and isinstance(refusals[0], RelaxcommError):
                 raise refusals[0] from None
-            raise ConfigError(describe(error, type(self).__name__, type(self))) from None
+            raise refusal(error, type(self).__name__, type(self)) from None
 
     return checked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, TypeAlias
 
-from pydantic import AfterValidator, Field, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import AfterValidator, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
 from pydantic_core import PydanticCustomError
 
 from relaxcomm.errors import ConfigError
@@ -47,12 +47,13 @@ class piecewise(Declared):
 
 
 def _number(allowed: str) -> WrapValidator:
-    """Says of text, which YAML makes of 1%, what may stand there instead."""
+    """Says of all else, such as the text that YAML makes of 1%, what may stand there."""
 
     def check(value: object, inner: ValidatorFunctionWrapHandler) -> object:
-        if isinstance(value, str):
-            raise PydanticCustomError("text", f"write {allowed}, or a schedule of it")
-        return inner(value)
+        try:
+            return inner(value)
+        except ValidationError:
+            raise PydanticCustomError("number", f"write {allowed}, or a schedule of it") from None
 
     return WrapValidator(check)
 
@@ -70,12 +71,12 @@ def _checked_bits(bits: int | piecewise) -> int | piecewise:
 
 
 Density: TypeAlias = Annotated[
-    Share | piecewise, AfterValidator(_checked_density), _number("a number above 0, and 1 at most")
+    Share | piecewise, _number("a number above 0, and 1 at most"), AfterValidator(_checked_density)
 ]
 """The fraction of entries that are sent, in (0, 1], or a schedule of it."""
 
 ScheduledBits: TypeAlias = Annotated[
-    Bits | piecewise, AfterValidator(_checked_bits), _number("a whole number, 1 to 8")
+    Bits | piecewise, _number("a whole number, 1 to 8"), AfterValidator(_checked_bits)
 ]
 """Bits of a number, 1 to 8, or a schedule of them."""
 

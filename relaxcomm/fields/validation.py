@@ -61,29 +61,39 @@ def signature_of(target: Callable[..., Any]) -> str:
 def closest(got: str, allowed: Iterable[str]) -> str:
     """A hint: the name that the user probably meant, and all that are allowed."""
     names = sorted(allowed)
-    return f"{_meant(got, names)} allowed: {', '.join(names)}"
+    return f"{meant(got, names) or ';'} allowed: {', '.join(names)}"
 
 
-def _meant(got: str, names: Iterable[str]) -> str:
-    """The one that is closest, in upper or lower case; before what may stand there."""
+def meant(got: str, names: Iterable[str]) -> str:
+    """A hint: the name that is closest, in upper or lower case; "" if none is close.
+
+    Example:
+        >>> meant("tpo_k", ["top_k", "sign"]), meant("x", ["top_k", "sign"])
+        ("; did you mean 'top_k'?", '')
+    """
     lower = {name.lower(): name for name in names}
     near = difflib.get_close_matches(got[:_CLOSEST_CHARACTERS].lower(), lower, n=1)
-    return f"; did you mean {lower[near[0]]!r}?" if near else ";"
+    return f"; did you mean {lower[near[0]]!r}?" if near else ""
 
 
-def describe(error: ValidationError, subject: str, target: Callable[..., Any]) -> str:
-    """Turn pydantic's report on the arguments of `target` into one line for each fault."""
+def refusal(error: ValidationError, subject: str, target: Callable[..., Any]) -> ConfigError:
+    """Turn pydantic's report on the arguments of `target` into an error with one line for each fault.
+
+    Its key is the argument, if one alone is wrong.
+    """
     lines: dict[str, str] = {}  # by what is wrong: an argument of several types has a fault for each
+    faulty = set()
     names = list(inspect.signature(target).parameters)
     for fault in error.errors():
         place = fault["loc"][0] if fault["loc"] else ""
         argument = names[place] if isinstance(place, int) and place < len(names) else str(place)
         if fault["type"] == "unexpected_positional_argument":
             takes = f"at most {place} positional arguments" if place else "keyword arguments only"
-            return f"{subject} takes {takes}: {signature_of(target)}"
+            return ConfigError(f"{subject} takes {takes}: {signature_of(target)}")
+        faulty.add(argument)
         if fault["type"] == "unexpected_keyword_argument":
             lines[argument] = (
-                f"{subject} has no parameter {shown(argument)}{_meant(argument, names)} it takes: "
+                f"{subject} has no parameter {shown(argument)}{meant(argument, names) or ';'} it takes: "
                 f"{signature_of(target)}"
             )
         elif fault["type"].startswith("missing"):
@@ -91,9 +101,19 @@ def describe(error: ValidationError, subject: str, target: Callable[..., Any]) -
         else:
             path = ".".join((argument, *(str(part) for part in fault["loc"][1:] if _is_place(part))))
             wrong = f"{subject}: {path} = {shown(fault['input'])} is not allowed"
-            allowed = f"; or {fault['msg']}" if wrong in lines else f"{wrong}: {fault['msg']}"
+            said = f"{fault['msg']}{_instead_of(fault['input'])}"
+            allowed = f"; or {said}" if wrong in lines else f"{wrong}: {said}"
             lines[wrong] = lines.get(wrong, "") + allowed
-    return few(list(lines.values()))
+    refused = ConfigError(few(list(lines.values())))
+    refused.key = tuple(faulty) if len(faulty) == 1 else ()
+    return refused
+
+
+def _instead_of(got: object) -> str:
+    """What to do where an object belongs."""
+    if inspect.isclass(got):
+        return f"; make one: {got.__name__}(…)"
+    return "; write a class, with @frozen above it, not a function" if inspect.isroutine(got) else ""
 
 
 def refuse_bools(subject: str, target: Callable[..., Any], values: Mapping[str, object]) -> None:

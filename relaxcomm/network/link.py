@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.fields.validation import shown
+from relaxcomm.fields.validation import meant, shown
 from relaxcomm.system.quantities import bandwidth, in_units
 
 _BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -92,7 +92,11 @@ def parse_rate(text: str) -> float:
 def _parse(what: str, text: str, units: Mapping[str, float], example: str) -> float:
     found = re.fullmatch(rf"(\d+(?:\.\d+)?)({'|'.join(units)})", text.lower())
     if found is None:
-        raise ConfigError(f'{what} is a number of {", ".join(units)}, such as "{example}"; got {shown(text)}')
+        number = re.match(r"[\d.]+(?=\s*[a-z])", text.lower())
+        near = meant(text, [f"{number[0]}{unit}" for unit in units] if number else [])
+        raise ConfigError(
+            f'{what} is a number of {", ".join(units)}, such as "{example}"; got {shown(text)}{near}'
+        )
     value = float(found[1]) * units[found[2]]
     if value == math.inf:
         raise ConfigError(

@@ -112,8 +112,8 @@ def _under_way(rule: Rule, bucket: Bucket, state: RuleState, cx: Context) -> int
     running = rule.exchange.run(cx, message, rule.compressor, state["compressor"])
     operation = next(running)
     running.close()
-    held = list(_tensors(vars(operation)))
-    storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in held}
+    held = (one.untyped_storage() for one in _tensors(vars(operation)))
+    storages = {one.data_ptr(): one.nbytes() for one in held}
     storages.pop(message.untyped_storage().data_ptr(), None)
     one = sum(storages.values())
     if isinstance(operation, AllGather | AllToAll):

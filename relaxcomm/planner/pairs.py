@@ -76,9 +76,12 @@ class NeighborPairs(Sequence[Pair]):
         """Those that send each other such parts of the message."""
         mean = sum(parts.values()) / workers
         out: Counter[int] = Counter()
-        for (one, _), part in parts.items():
+        into: Counter[int] = Counter()
+        for (one, other), part in parts.items():
             out[one] += part / mean  # type: ignore[assignment]  # Counter takes any number
-        return cls(tuple(parts), tuple(part / mean for part in parts.values()), max(out.values()))
+            into[other] += part / mean  # type: ignore[assignment]
+        busiest = max(*out.values(), *into.values())
+        return cls(tuple(parts), tuple(part / mean for part in parts.values()), busiest)
 
     def __len__(self) -> int:
         return len(self.pairs)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
 
 from relaxcomm.network.link import Link
 from relaxcomm.network.operations import AllToAll, Label, Neighbors, Operation, Request
 from relaxcomm.network.simulated_network import SimulatedNetwork
 from relaxcomm.planner.links import Links
-from relaxcomm.planner.pairs import AllPairs, Pair
+from relaxcomm.planner.pairs import AllPairs, Pair, shares
 from relaxcomm.planner.priced_plan import PricedPlan
 
 
 class PlannedNetwork(SimulatedNetwork):
-    """Operations find the links that the same exchange finds in a replay.
+    """Operations take as long as the same exchange in a replay.
+
+    What several ranks share, such as a site's link, is busy with the bytes of all of them: each rank finds a
+    link over which its own take as long, the slower the fewer they are.
 
     Args:
         plan: the algorithm in its scenario.
@@ -22,10 +24,8 @@ class PlannedNetwork(SimulatedNetwork):
 
     def __init__(self, plan: PricedPlan) -> None:
         self._links: Links = plan.scenario.links
-        self._legs: Mapping[str, Sequence[frozenset[Pair]]] = {
-            str(index): list(
-                dict.fromkeys(frozenset(leg.pairs) for leg in travels.operations if leg.pairs is not None)
-            )
+        self._legs: Mapping[str, Sequence[Sequence[Pair]]] = {
+            str(index): [leg.pairs for leg in travels.operations if leg.pairs is not None]
             for index, travels in enumerate(plan.travels)
         }
         self._found: dict[Hashable, Link] = {}
@@ -41,15 +41,20 @@ class PlannedNetwork(SimulatedNetwork):
         pairs = [(rank, peer) for peer in operation.sends if peer != rank]
         if not pairs:
             return Link()
-        for index, known in enumerate(self._legs.get(rule, ())):
-            if pairs[0] in known:
-                return self._over((rule, index), partial(sorted, known))
-        return self._over(tuple(pairs), lambda: pairs)
+        key = rule, *pairs
+        if key in self._found:
+            return self._found[key]
+        over = next((leg for leg in self._legs.get(rule, ()) if {*pairs} <= {*leg}), pairs)
+        own = sum(share for (one, _), share in zip(over, shares(over), strict=True) if one == rank)
+        return self._over(key, lambda: over, own)
 
-    def _over(self, key: Hashable, pairs: Callable[[], Sequence[Pair] | None]) -> Link:
+    def _over(
+        self, key: Hashable, pairs: Callable[[], Sequence[Pair] | None], own_share: float = 1.0
+    ) -> Link:
+        """A link over which bytes, of which a rank sends a share of the mean, take as long as all of them."""
         if key not in self._found:
             way = self._links.way(pairs())
-            rate = 1 / way.seconds_per_byte if way.seconds_per_byte else float("inf")
+            rate = own_share / way.seconds_per_byte if way.seconds_per_byte else float("inf")
             burst = way.burst_seconds * rate if way.burst_seconds else 0.0
             self._found[key] = Link(way.latency_seconds, rate, burst)
         return self._found[key]

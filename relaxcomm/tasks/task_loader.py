@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import ConfigDict, PydanticUserError, ValidationError, validate_call
 
 from relaxcomm.errors import ConfigError, worded
-from relaxcomm.fields.validation import closest, describe, shown
+from relaxcomm.fields.validation import closest, refusal, shown
 from relaxcomm.tasks.task import Task
 from relaxcomm.tasks.user_calls import called_function, named
 
@@ -158,7 +158,7 @@ def _checked(name: str, make: Callable[..., Task], options: Mapping[Any, Any]) -
         check = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(probe)
         check(seed=0, **{str(key): item for key, item in options.items()})
     except ValidationError as error:
-        raise ConfigError(describe(error, f"task {shown(name)}", make)) from None
+        raise refusal(error, f"task {shown(name)}", make) from None
     except PydanticUserError as error:
         raise ConfigError(f"task {shown(name)}: its signature cannot be checked: {error.message}") from None
     except NameError as error:

@@ -211,7 +211,8 @@ def liar(primitive: Any, lies: dict[str, Any], **methods: Callable[..., Any]) ->
     """The same primitive, which declares something else, or does."""
     made = copy.copy(primitive)
     vars(made).pop("facts", None)
-    written = {"facts": replace(primitive.facts, **lies), **methods}
+    seems_frozen = {"__dataclass_fields__": type(primitive).__dataclass_fields__}
+    written = {"facts": replace(primitive.facts, **lies), **methods, **seems_frozen}
     object.__setattr__(made, "__class__", type("liar", (type(primitive),), written))
     return made
 

@@ -156,6 +156,20 @@ def test_algorithms_of_a_named_run_have_logs_of_their_own(folder):
     assert [job.load().metrics.run for job in jobs] == [None, None]
 
 
+def test_what_an_algorithm_requires_is_as_in_its_example_and_told(folder, capsys):
+    made = make_jobs(folder / "quick.yaml", ["bsp", "post_local_sgd"], None, [])
+    assert [job.load().algorithm.name for job in made] == ["bsp", "post_local_sgd"]
+    assert made[1].load().algorithm.rules[0].active == (0, 100)
+    told = "post_local_sgd: after_steps=100, as in the example; for another, make it the configuration's own"
+    assert capsys.readouterr().err == f"relaxcomm: {told} algorithm\n"
+    on = ["--parameters", "1000", "--step-seconds", "0.1", "--links", "1gbit", "--algorithms"]
+    done = CliRunner().invoke(app, ["plan", str(folder / "quick.yaml"), *on, "bsp,post_local_sgd"])
+    assert (done.exit_code, done.stderr) == (0, f"relaxcomm: {told} algorithm\n")
+    own = ["algorithm={name: post_local_sgd, after_steps: 3}"]
+    done = CliRunner().invoke(app, ["plan", str(folder / "quick.yaml"), *on, "post_local_sgd", "--set", *own])
+    assert (done.exit_code, done.stderr) == (0, "")
+
+
 @pytest.fixture
 def planned(tmp_path):
     """A configuration that goes on with another algorithm."""

@@ -52,6 +52,10 @@ def test_what_is_no_address(address):
     assert "is no HOST:PORT, such as 127.0.0.1:29400" in said(address)
 
 
+def test_an_address_with_more_around_it():
+    assert said("tcp://127.0.0.1:29400/").endswith("is no HOST:PORT; did you mean '127.0.0.1:29400'?")
+
+
 def test_nobody_is_there():
     assert "(Connection refused): the run has ended, or the address is another" in said(
         f"127.0.0.1:{free_port()}"
@@ -126,7 +130,7 @@ def test_a_configuration_that_is_not_elastic(run):
     assert "only elastic runs can be joined" in said(address)
 
 
-def test_a_script_of_ones_own_takes_the_place_of_the_command(run):
+def test_a_script_of_ones_own_takes_the_place_of_the_command(run, tmp_path, monkeypatch):
     store, address = run
     begin(store)
     names = ["RELAXCOMM_JOIN", "RANK", "TORCH_CPP_LOG_LEVEL"]
@@ -136,9 +140,13 @@ def test_a_script_of_ones_own_takes_the_place_of_the_command(run):
     environment.pop("TORCH_CPP_LOG_LEVEL", None)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, f"{address} None ERROR\n"), done.stderr
-    assert "cannot start 'no-such-program': No such file or directory" in said(
-        address, "--", "no-such-program"
-    )
+    cannot = "cannot start '{}': No such file or directory{}"
+    assert cannot.format("no-such-program", "") in said(address, "--", "no-such-program")
+    assert cannot.format("pyton3", "; did you mean 'python3'?") in said(address, "--", "pyton3")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").touch()
+    hint = "; the file is there, but no program: write python mine.py"
+    assert cannot.format("mine.py", hint) in said(address, "--", "mine.py")
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "nowhere.invalid"])

@@ -6,9 +6,11 @@ import json
 import re
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from relaxcomm.cli.app import app
+from relaxcomm.cli.plan_arguments import parameter_count
 
 ON = ("--step-seconds", "0.1", "--links", "100mbit")
 
@@ -26,13 +28,19 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 
 def test_plain_lines_off_a_terminal(config):
-    code, out, err = run(config, *ON, "--parameters", "1000000")
+    code, out, err = run(config, *ON, "--parameters", "1e6")
     assert (code, err) == (0, "")
     header, row = (line.split() for line in out.splitlines())
     assert header[0] == "algorithm"
     # A ring of 4 sends 6 MB in 0.48 s, every 8 steps of 0.1 s.
     assert row[:10] == ["local_sgd", "4", "160", "ms", "60", "ms", "0", "s", "750", "kB"]
     assert row[12:15] == ["62.5%", "4", "MB"]
+
+
+@pytest.mark.parametrize("text", ["0", "0.5", "-1e6", "many", "nan", "inf"])
+def test_sizes_of_a_model_that_are_refused(text):
+    with pytest.raises(typer.BadParameter, match="is no whole number of 1 or more; write 1000000, or 1e6"):
+        parameter_count(text)
 
 
 def test_json_over_several_numbers_of_workers(config):

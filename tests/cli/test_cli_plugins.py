@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from relaxcomm import ConfigError, check
 from relaxcomm.cli.app import app
 
 ROOT = Path(__file__).parents[2]
@@ -89,13 +90,25 @@ def test_a_failed_check_is_an_exit_code(tmp_path):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("path", ["nothere.py", "no/folder"])
+@pytest.mark.parametrize("path", ["nothere.py", "no/folder", "nothere/"])
 def test_a_path_that_is_not_there_is_no_name(path):
-    done = CliRunner().invoke(app, ["check", path])
-    assert (done.exit_code, done.stderr) == (
-        2,
-        f"relaxcomm: error: {path}: No such file or directory; give the path\n",
-    )
+    said = f"{path}: No such file or directory; give the path"
+    for command in ("check", "show"):
+        done = CliRunner().invoke(app, [command, path])
+        assert (done.exit_code, done.stderr) == (2, f"relaxcomm: error: {said}\n")
+    with pytest.raises(ConfigError) as refused:
+        check(path)
+    assert str(refused.value) == said
+
+
+def test_a_path_of_another_kind_is_told_what_takes_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").touch()
+    (tmp_path / "mine.yaml").touch()
+    done = CliRunner().invoke(app, ["show", "mine.py"])
+    assert (done.exit_code, "check takes paths: relaxcomm check mine.py" in done.stderr) == (2, True)
+    done = CliRunner().invoke(app, ["check", "mine.yaml"])
+    assert (done.exit_code, "a file of Python, which ends in .py" in done.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

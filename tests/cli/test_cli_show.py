@@ -252,7 +252,7 @@ def test_a_topology_is_drawn(tmp_path):
     picture = tmp_path / "ring.png"
     shown = facts("--topology", "ring", "--workers", "6", "--output", str(picture))
     assert shown["topology"] == "ring()"
-    assert shown["spectral_gap"] == "0.3333 a step"
+    assert shown["spectral_gap"] == "0.3333 an exchange"
     assert picture.stat().st_size > 5000
     code, _, err = run("--topology", "{random_regular: {degree: 3}}", "--workers", "3")
     assert (code, "below" in err) == (2, True)

@@ -4,7 +4,11 @@ import networkx as nx
 import pytest
 from typer.testing import CliRunner
 
+from relaxcomm.cli import memory_needs
 from relaxcomm.cli.app import app
+from relaxcomm.cli.message_sizes import CountedFor
+from relaxcomm.cli.topology_facts import _links, parse_topology
+from relaxcomm.config.grammar import parse_algorithm
 
 pytest.importorskip("matplotlib")
 
@@ -33,12 +37,53 @@ def test_what_an_algorithm_sends_over_it(show, tmp_path):
 def test_arguments_are_yaml_and_files_work(show, tmp_path):
     nx.write_graphml(nx.path_graph(3), tmp_path / "net.graphml")
     shown = show("--topology", "{file: {path: net.graphml}}", "--workers", "3")
-    assert shown["links"] == "1.33 a worker and step"
+    assert shown["links"] == "1 to 2 from each worker in an exchange, 1.33 on average"
     assert (tmp_path / "topology.png").read_bytes().startswith(b"\x89PNG")
     shown = show("--topology", "one_peer_exponential", "--workers", "6")
-    assert (shown["links"], shown["period"]) == ("1 a worker and step", "3 step(s)")
+    assert (shown["links"], shown["period"]) == ("1 from each worker in an exchange", "3 exchanges")
     shown = show("--topology", "{hierarchical: {sizes: [2, 1]}}", "--workers", "3")
     assert shown["groups"] == "[0, 1], [2]"
+
+
+@pytest.mark.parametrize(
+    ("name", "links"),
+    {
+        "ring": ("1", "2", "2", "2"),
+        "exponential": ("1", "2", "2", "3"),
+        "one_peer_exponential": ("1", "1", "1", "1"),
+        "complete": ("1", "2", "3", "7"),
+        "star": ("1", "1 to 2", "1 to 3", "1 to 7"),
+        "{hierarchical: {sizes: 2}}": ("1", "1 to 2", "1 to 2", "1 to 4"),
+    }.items(),
+)
+def test_to_how_many_others_each_worker_sends(name, links):
+    graph = parse_topology(name)
+    found = [
+        _links(graph, workers).partition(" from each worker in an exchange")[0] for workers in (2, 3, 4, 8)
+    ]
+    assert found == [*links]
+
+
+def test_of_very_many_workers_there_is_no_picture(show, tmp_path):
+    shown = show("d_psgd", "--topology", "ring", "--workers", "4096")
+    assert shown["picture"] == "none: 64 workers at most are drawn: --workers 64"
+    assert shown["spectral_gap"] == "not computed for more than 512 workers"
+    assert shown["memory.4096_workers"].endswith(
+        "16.0 more while messages are under way; counted for 32 ranks"
+    )
+    assert "leave --output out" in show("--topology", "ring", "--workers", "65", "--output", "a.png", code=2)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("graph", ["star", "{hierarchical: {sizes: 8}}", "complete"])
+def test_memory_counted_for_some_ranks_is_that_of_all(graph, monkeypatch):
+    """Also where one rank, or each group's first, has more neighbours than the others."""
+    algorithm, model, found = parse_algorithm("d_psgd"), CountedFor.matrix(1000), []
+    for most in (32, 200):
+        monkeypatch.setattr(memory_needs, "_MOST_RANKS", most)
+        (said,) = memory_needs.memory_node(algorithm, model, (200,), parse_topology(graph)).children
+        found.append(float(said.text.split(" more")[0].split()[-1]))
+    assert found[0] == pytest.approx(found[1], rel=0.05)
 
 
 def test_the_topologies_that_an_algorithm_can_use_are_listed(show):

@@ -34,7 +34,7 @@ CASES = [(one, size) for one, sizes in SIZES.items() for size in sizes]
 
 @pytest.mark.parametrize(("one", "size"), CASES, ids=repr)
 def test_no_two_ranks_stand_at_one_place(one, size):
-    places = spread(one, size)
+    places = spread(one, size, one.period_steps(size))
     assert set(places) == set(range(size))
     for a, b in itertools.combinations(places.values(), 2):
         assert np.hypot(a[0] - b[0], a[1] - b[1]) > 0.05
@@ -44,20 +44,24 @@ def test_no_two_ranks_stand_at_one_place(one, size):
 def test_every_panel_shows_every_rank(one, size, tmp_path):
     draw_topology(one, size, tmp_path / "graph.png")
     picture = pyplot.imread(tmp_path / "graph.png")[..., :3]
-    coloured = picture.max(axis=-1) - picture.min(axis=-1) > 0.2  # links and text are grey
-    found = discs(coloured)
-    assert found == size * one.period_steps(size)
+    assert discs(picture) == size * one.period_steps(size)
     edge = np.concatenate(
         [picture[:2].ravel(), picture[-2:].ravel(), picture[:, :2].ravel(), picture[:, -2:].ravel()]
     )
     assert (edge == 1).all(), "something is cut off"
 
 
-def discs(mask):
+def test_of_a_long_period_the_first_exchanges_are_drawn(tmp_path):
+    drawn = draw_topology(topology.random_pairs(rounds=500), 4, tmp_path / "graph.png")
+    assert discs(pyplot.imread(drawn)[..., :3]) == 4 * 8
+
+
+def discs(picture):
     """How many discs there are: coloured areas, with the white numbers on them filled by closing."""
     from scipy import ndimage
 
-    closed = ndimage.binary_closing(mask, iterations=2)
+    coloured = picture.max(axis=-1) - picture.min(axis=-1) > 0.2  # links and text are grey
+    closed = ndimage.binary_closing(coloured, iterations=2)
     labels, count = ndimage.label(closed)
     areas = ndimage.sum_labels(closed, labels, range(1, count + 1))
     return int((np.asarray(areas) > 60).sum())

@@ -227,11 +227,20 @@ def test_of_whom_no_home_folder_is_known_is_refused(key):
         load(values, {key: "~nobody_here/x" + ".edgelist" * key.startswith("topology")}).topology.graph(2)
 
 
+RULES = "algorithm:\n  rules:\n  - payload: gradients\n    exchange: all_gather\n    trigger:"
+
+
 @pytest.mark.parametrize(
     ("text", "line", "says"),
     [
         ("seed: 1\nalgorithm: locl_sgd\n", 2, "unknown algorithm 'locl_sgd'"),
-        ("algorithm:\n  name: local_sgd\n  steps: 0\n", 1, "steps"),
+        ("algorithm:\n  name: local_sgd\n  steps: 0\n", 3, "steps = 0"),
+        ("algorithm:\n  name: local_sgd\n  steps: 0\n  delay: -1\n", 1, "delay = -1"),
+        (f"{RULES}\n      every:\n        steps: 0\n", 7, "steps = 0"),
+        (f"{RULES}\n      evry:\n        steps: 1\n", 6, "unknown trigger 'evry'"),
+        (f"{RULES} every_step\n    dely: 2\n", 6, "unknown key 'dely' in a rule"),
+        (f"{RULES} every_step\n    compressor:\n      chain:\n      - sign\n      - sgn\n", 9, "'sgn'"),
+        (f"{RULES} every_step\n    compressor:\n      error_feedback:\n        sgn: {{}}\n", 8, "'sgn'"),
         ("algorithm: bsp\ndata:\n  batch_size: 8\n  micro_batch_size: 0\n", 4, "data.micro_batch_size: 0"),
         ("algorithm: bsp\n\nsed: 1\n", 3, "unknown key 'sed'"),
         ("algorithm: bsp\ncheckpoint: {path: here}\n", 2, "give just one of them"),

@@ -45,7 +45,11 @@ def test_links_are_written_as_tc_writes_them(text, link, words):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("100Mb", r'a rate is a number of kbit, mbit, gbit, such as "100mbit"; got \'100Mb\''),
+        (
+            "100Mb",
+            "a rate is a number of kbit, mbit, gbit, such as \"100mbit\"; got '100Mb'; did you mean",
+        ),
+        ("100mbit,5m", r"got '5m'; did you mean '5ms'"),
         ("100", "a rate is a number of"),
         ("", "a rate is a number of"),
         ("5ms", "a rate is a number of"),

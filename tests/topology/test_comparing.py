@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 
 import relaxcomm
 from relaxcomm import TopologyError, from_networkx, primitives, topology
+from relaxcomm.plugin import frozen
 from tests.engine.harness import in_process, train
 from tests.models import CASES, make_optimizer
 
@@ -74,8 +77,9 @@ def test_the_text_that_ranks_compare_is_short():
 def test_groups_are_compared_too():
     """A plug-in may make the same graph and other groups of something that its arguments do not say."""
 
+    @frozen
     class by_host(topology.ring):
-        cut = 1
+        cut: ClassVar[int] = 1
 
         def groups(self, world_size):
             return [list(range(self.cut)), list(range(self.cut, world_size))]
