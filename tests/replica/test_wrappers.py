@@ -131,7 +131,7 @@ def test_data_parallel_is_refused():
             copy(X)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*torch.jit:FutureWarning")
 def test_what_is_scripted_or_traced_is_refused():
     model = make()
     part = torch.jit.script(model[0])
