@@ -119,7 +119,7 @@ class Session:
     def event(self, event: str, facts: Mapping[str, float]) -> None:
         """Something has happened on all ranks that no hook sees; those that are left exchange once more."""
         self.replica.mean.check_left(f"the event {event!r}, of engine.mark() or of a loader of clients,")
-        self.step.parameters.tell(event, facts)
+        self.step.tell(event, facts)
         is_over = False
         while not is_over:
             try:

@@ -33,6 +33,8 @@ class ParameterExchange:
         ]
         self.acts_before = bool(self._changing) or any(rule.delay for _, rule in self._rules)
         """Whether anything is changed or applied just before an optimizer's step."""
+        self.hears = any(type(rule.payload).event is not Payload.event for _, rule in self._rules)
+        """Whether a payload takes note of what has happened."""
         self.late: list[Sent] = []
 
     def fired(self) -> frozenset[int]:

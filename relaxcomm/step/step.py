@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from relaxcomm.config import DriftGuard
 from relaxcomm.errors import CompositionWarning
@@ -164,10 +164,18 @@ class Step:
         self.bound.world.statistics.in_flight.forget()
         self._exchanged, self._ran = False, frozenset()
 
+    def tell(self, event: str, facts: Mapping[str, float]) -> None:
+        """Tell payloads of something that has happened, at which they may read or move parameters."""
+        if self.parameters.hears:
+            self.check_loaded()
+            self.parameters.tell(event, facts)
+            self.bound.replica.loaded.forget()
+
     def exchange_at(self, event: str) -> None:
         """Run the rules that wait for something that has happened."""
+        if not (fired := self.parameters.waiting_for(event)):
+            return  # weights may be there to be evaluated, which are put back
         self.check_loaded()
-        fired = self.parameters.waiting_for(event)
         if self.parameters.run(fired):
             self.bound.world.statistics.synchronised()
             self._tell()

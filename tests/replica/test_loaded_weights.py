@@ -32,6 +32,9 @@ def make(kind=torch.optim.SGD):
     return model, kind(model.parameters(), lr=1e-3)
 
 
+GIVEN = make()  # to be copied
+
+
 def train(model, optimizer, steps=1):
     for step in range(steps):
         model(torch.ones(5, 3) + step).square().mean().backward()
@@ -119,6 +122,13 @@ def evaluates(model, optimizer, engine):
     model.load_state_dict(before)
 
 
+def tells_of_an_evaluation(model, optimizer, engine):
+    before = kept(model)
+    model.load_state_dict(other(model))
+    engine.mark("validated", loss=0.5)  # no rule waits for it
+    model.load_state_dict(before)
+
+
 def loads_the_mean(model, optimizer, engine):
     with engine.averaged():
         mean = kept(model)
@@ -172,6 +182,7 @@ def switches(model, optimizer, engine):
     "what",
     [
         evaluates,
+        tells_of_an_evaluation,
         loads_the_mean,
         loads_in_averaged,
         loads_the_same,
@@ -221,6 +232,53 @@ def test_what_is_loaded_before_the_end_is_what_all_end_with(algorithm):
 
     given = {name: torch.full_like(value, 5) for name, value in make()[0].state_dict().items()}
     assert relaxcomm.simulate(rank, 3) == [True] * 3
+
+
+def late_averages(group, evaluates):
+    """Of ranks that have parted, where rank 0 may evaluate other weights while one is on its way."""
+    model, optimizer = copy.deepcopy(GIVEN)
+    optimizer.param_groups[0]["lr"] *= 1 + group.rank()
+    settings = {"algorithm": {"name": "local_sgd", "steps": 4, "delay": 2}, "bucket_bytes": 70}
+    with relaxcomm.attach(model, optimizer, settings, process_group=group) as engine:
+        train(model, optimizer, 4)
+        before = kept(model)
+        if evaluates and group.rank() == 0:
+            model.load_state_dict(other(model))
+        engine.mark("validated", loss=0.5)
+        model.load_state_dict(before)
+        train(model, optimizer, 2)
+        engine.close(average=False)
+    return kept(model)
+
+
+def test_a_mark_that_no_rule_waits_for_leaves_what_is_late_to_a_rank_that_evaluates():
+    without = relaxcomm.simulate(lambda group: late_averages(group, False), 3)
+    with_one = relaxcomm.simulate(lambda group: late_averages(group, True), 3)
+    torch.testing.assert_close(with_one, without, rtol=0, atol=0)
+
+
+def round_of_clients(group, at=None, *, keeps=False):
+    """A round of two clients a worker, in which other weights are loaded, and perhaps put back."""
+    model, optimizer = copy.deepcopy(GIVEN)
+    settings = {"algorithm": {"name": "fedavg", "clients": 4}, "bucket_bytes": 70}
+    with relaxcomm.attach(model, optimizer, settings, process_group=group) as engine:
+        for step, _ in enumerate(engine.loader(range(32), batch_size=2)):
+            train(model, optimizer)
+            if step == at:
+                before = kept(model)
+                model.load_state_dict(other(model))
+                if not keeps:
+                    model.load_state_dict(before)
+    return kept(model)
+
+
+@pytest.mark.parametrize("at", [0, 3, 7])
+def test_an_evaluation_just_before_a_client_ends_is_none_of_its_progress(at):
+    without = relaxcomm.simulate(round_of_clients, 2)
+    with_one = relaxcomm.simulate(lambda group: round_of_clients(group, at), 2)
+    torch.testing.assert_close(with_one, without, rtol=0, atol=0)
+    with pytest.raises(Exception, match=r"has changed .* fedavg"):
+        relaxcomm.simulate(lambda group: round_of_clients(group, at, keeps=True), 2)
 
 
 @pytest.mark.parametrize(
