@@ -17,12 +17,16 @@ from relaxcomm.step.kept_replica import kept
 
 
 def export(session: Session) -> dict[str, Any]:
-    """All state of this rank."""
+    """All state of this rank.
+
+    Raises: UsageError for loaded weights that would move a base.
+    """
     session.loop.close_skipped_step()
+    is_loaded = bool(session.replica.loaded.refuse(session.bound.algorithm, session.bound.clock.step))
     session.bound.flags.raise_if_bad()
     session.step.meet()
     session.step.parameters.meet()
-    parts = {**step_state.export(session.step), **session.schedule.export()}
+    parts = {**step_state.export(session.step, is_loaded=is_loaded), **session.schedule.export()}
     return {**parts, "loaders": session.loaders.export()}
 
 

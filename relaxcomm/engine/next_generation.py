@@ -96,8 +96,8 @@ def results_on_their_way(step: Step) -> dict[str, Any]:
     """Waited for, as the next generation's step takes them."""
     return {
         "votes": step.bound.votes.export(),
-        "late_gradients": step.backward.export(),
-        "late_parameters": step.parameters.export(),
+        "late_gradients": step.backward.export(is_loaded=False),
+        "late_parameters": step.parameters.export(is_loaded=False),
     }
 
 

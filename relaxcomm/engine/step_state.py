@@ -11,13 +11,18 @@ from relaxcomm.step.bound import Bound
 from relaxcomm.step.step import Step
 
 
-def export(step: Step) -> dict[str, Any]:
-    """All state of this rank; results on their way are waited for and saved as results."""
+def export(step: Step, *, is_loaded: bool = False) -> dict[str, Any]:
+    """All state of this rank; results on their way are waited for and saved as results.
+
+    Args:
+        step: whose.
+        is_loaded: whether other weights were loaded since the last step, which those are not to move.
+    """
     bound = step.bound
     with _nobody_asking(bound):
         buckets = bound.plan.buckets
         # What lands now is staged in what the rules keep, which is saved after it.
-        late = {"late_gradients": step.backward.export(), "late_parameters": step.parameters.export()}
+        gradients, parameters = step.backward.export(is_loaded), step.parameters.export(is_loaded)
         return {
             "schema": SCHEMA,
             "algorithm": repr(bound.algorithm),
@@ -30,7 +35,8 @@ def export(step: Step) -> dict[str, Any]:
             "votes": bound.votes.export(),
             "client_states": bound.replica.clients.export(),
             "values": bound.controllers.export(),
-            **late,
+            "late_gradients": gradients,
+            "late_parameters": parameters,
             "statistics": bound.world.statistics.export(),
         }
 

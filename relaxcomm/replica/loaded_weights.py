@@ -78,10 +78,16 @@ class LoadedWeights:
         """
         if not self._matters:
             return []
+        try:
+            return self.refuse(algorithm, step)
+        finally:
+            if self._before is None and not self._is_restored and any(written := self._written()):
+                self._usual = written
+            self._before = None
+
+    def refuse(self, algorithm: Algorithm, step: int) -> list[str]:
+        """The same before a state is saved, after which what was loaded may still be put back."""
         changed = self.changed()
-        if self._before is None and not self._is_restored and any(written := self._written()):
-            self._usual = written
-        self._before = None
         if changed and any(rule.is_active(step) for rule in self._based):
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             raise UsageError(
@@ -89,7 +95,8 @@ class LoadedWeights:
                 "which moves parameters from where they were, would take it for what this rank has trained. "
                 "Close the engine, load, and attach again; to go on with a saved run use "
                 "engine.load_run_state_dict() or relaxcomm.checkpoint.load(), or load the engine's state; "
-                "to evaluate other weights, put them in by load_state_dict(), too"
+                "to evaluate other weights, put them in by load_state_dict(), too, and back before "
+                "a step or a state"
             )
         return changed
 

@@ -144,9 +144,13 @@ class Backward:
         for bucket in self.buckets:
             bucket.buffer.release()
 
-    def export(self) -> list[list[object]]:
-        """Late gradients as a checkpoint keeps them; waits for them."""
-        return [late for bucket in self.buckets for late in bucket.late.export()]
+    def export(self, is_loaded: bool) -> list[list[object]]:
+        """Late gradients as a checkpoint keeps them; waits for them.
+
+        Args:
+            is_loaded: whether they are of other weights than those that are saved with them.
+        """
+        return [late for bucket in self.buckets for late in bucket.late.export(is_loaded)]
 
     def restore(self, saved: Iterable[Sequence[Any]]) -> None:
         """Put late gradients back that a checkpoint has saved, into a layout that was made anew."""

@@ -86,10 +86,16 @@ class LateGradients:
         """Let go of what was sent in this step."""
         self._flying = deque(late for late in self._flying if late.sent != self._bound.clock.step)
 
-    def export(self) -> list[list[object]]:
+    def export(self, is_loaded: bool) -> list[list[object]]:
         """As a checkpoint keeps them; waits for them."""
         return [
-            [late.due, late.task.index, self._bucket.index, self._with_flags(late).clone(), *late.counts]
+            [
+                late.due,
+                late.task.index,
+                self._bucket.index,
+                self._with_flags(late, is_loaded).clone(),
+                *late.counts,
+            ]
             for late in self._flying
         ]
 
@@ -99,9 +105,10 @@ class LateGradients:
         task = next(task for task in tasks if task.index == index)
         self._flying.append(Transfer.landed(self._bound, task, due=due, counts=counts, result=result))
 
-    def _with_flags(self, late: Transfer) -> Tensor:
+    def _with_flags(self, late: Transfer, is_loaded: bool = False) -> Tensor:
         """A late result with the flags of its step behind it; waits for it."""
         result = late.flight.land()
-        if late.is_overtaken:
+        if late.is_overtaken or is_loaded:
+            result = result.clone()  # what was loaded may still be put back
             result[: self._bucket.numel].mul_(0)  # NaN stays, as on ranks that have loaded nothing
         return result if late.used is None else torch.cat([result, late.used.to(result)])

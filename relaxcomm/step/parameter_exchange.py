@@ -142,9 +142,13 @@ class ParameterExchange:
             if transfer.task.rule.exchange.facts.returns == "base"
         }
 
-    def export(self) -> list[list[Any]]:
-        """Late results as a checkpoint keeps them; waits for them."""
-        return [_exported(transfer) for transfer in self._under_way()]
+    def export(self, is_loaded: bool) -> list[list[Any]]:
+        """Late results as a checkpoint keeps them; waits for them.
+
+        Args:
+            is_loaded: whether they are of other weights than those that are saved with them.
+        """
+        return [_exported(transfer, is_loaded) for transfer in self._under_way()]
 
     def restore(self, saved: Iterable[list[Any]]) -> None:
         """Put back what a checkpoint has saved."""
@@ -227,10 +231,11 @@ class ParameterExchange:
         return transfer
 
 
-def _exported(late: Transfer) -> list[Any]:
+def _exported(late: Transfer, is_loaded: bool) -> list[Any]:
     """As `restore` takes it; waits for the result."""
     assert late.snapshot is not None, "what is late has a snapshot"
     result, task = late.flight.land().clone(), late.task
     place = late.due, task.index, task.of_buffers, task.bucket.index
-    snapshot = result if late.is_overtaken else late.snapshot  # a difference of nothing
+    is_overtaken = late.is_overtaken or (is_loaded and task.rule.payload.facts.is_model)
+    snapshot = result if is_overtaken else late.snapshot  # a difference of nothing
     return [*place, result, snapshot.clone(), *late.counts]

@@ -448,7 +448,7 @@ def loads_while_an_average_is_late(group, algorithm, loads_at, saves):
             if step == loads_at:
                 model.load_state_dict({name: torch.full_like(one, 7.0) for name, one in kept(model).items()})
                 optimizer.param_groups[0]["lr"] = 0.0
-            if step == loads_at + 1 and saves:
+            if saves is not None and step == loads_at + saves:
                 engine.load_state_dict(copy.deepcopy(engine.state_dict()))
             model(torch.ones(2, 3)).square().sum().backward()
             optimizer.step()
@@ -460,7 +460,7 @@ def loads_while_an_average_is_late(group, algorithm, loads_at, saves):
 
 
 @pytest.mark.every_other("algorithm", "loads_at", "saves")
-@pytest.mark.parametrize("saves", [False, True])
+@pytest.mark.parametrize("saves", [None, 0, 1])
 @pytest.mark.parametrize("loads_at", [3, 4, 5])
 @pytest.mark.parametrize("algorithm", LATE, ids=lambda one: one["name"])
 def test_a_late_average_of_other_weights_moves_none_that_are_loaded(algorithm, loads_at, saves):
@@ -505,7 +505,48 @@ def test_a_load_where_workers_have_no_common_step_is_told(algorithm):
         relaxcomm.simulate(program, 3)
 
 
-def steps_after_a_load(group, before, saves=False, width=4):
+def test_a_state_that_is_saved_while_weights_are_evaluated_costs_the_run_nothing():
+    def program(group, saves):
+        model, optimizer = copy.deepcopy(GIVEN)
+        optimizer.param_groups[0]["lr"] *= 1 + group.rank()
+        with relaxcomm.attach(model, optimizer, {"algorithm": LATE[0]}, process_group=group) as engine:
+            train(model, optimizer, 4)
+            before = kept(model)
+            model.load_state_dict(other(model))
+            if saves:
+                engine.run_state_dict()
+            model.load_state_dict(before)
+            train(model, optimizer, 2)
+            engine.close(average=False)
+        return kept(model)
+
+    without, saved = (
+        relaxcomm.simulate(lambda group, saves=saves: program(group, saves), 3) for saves in (False, True)
+    )
+    torch.testing.assert_close(saved, without, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("save", [lambda engine: engine.state_dict(), lambda engine: engine.run_state_dict()])
+def test_a_load_that_a_base_would_take_for_progress_is_not_saved(save):
+    def program(group):
+        model, optimizer = make()
+        with relaxcomm.attach(model, optimizer, {"algorithm": DILOCO}, process_group=group) as engine:
+            train(model, optimizer, 4)
+            before = kept(model)
+            model.load_state_dict(other(model))
+            with pytest.raises(
+                UsageError, match=r"has changed .* before step 4.* back before a step or a state"
+            ):
+                save(engine)
+            model.load_state_dict(before)
+            save(engine)
+            train(model, optimizer)
+        return True
+
+    assert relaxcomm.simulate(program, 3) == [True] * 3
+
+
+def steps_after_a_load(group, before, saves=None, width=4):
     """Weights after each step from a load on, which comes after so many others."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, width), nn.Linear(width, 2)).double()
@@ -515,7 +556,7 @@ def steps_after_a_load(group, before, saves=False, width=4):
         for step in range(before + 6):
             if step == before:
                 model.load_state_dict({name: torch.full_like(one, 0.5) for name, one in kept(model).items()})
-            if step == before + 1 and saves:
+            if saves is not None and step == before + saves:
                 engine.load_state_dict(copy.deepcopy(engine.state_dict()))
             x = torch.full((2, 3), 1.0 + group.rank(), dtype=torch.float64)
             model(x).square().mean().backward()
@@ -527,7 +568,7 @@ def steps_after_a_load(group, before, saves=False, width=4):
 
 
 @pytest.mark.parametrize(
-    ("before", "saves", "width"), [(1, False, 4), (3, False, 4), (3, True, 4), (3, False, 60_000)]
+    ("before", "saves", "width"), [(1, None, 4), (3, None, 4), (3, 0, 4), (3, 1, 4), (3, None, 60_000)]
 )
 def test_late_gradients_of_other_weights_move_none_that_are_loaded(before, saves, width):
     """Training goes on as of an engine that is attached to them."""
