@@ -14,6 +14,7 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.named_parameters import param_groups
+from relaxcomm.roles import Exchange
 from relaxcomm.tensors.digest import checksum
 from relaxcomm.tensors.items import Item
 
@@ -49,7 +50,7 @@ class LoadedWeights:
         Where it moves parameters neither from a base nor by what is late or held elsewhere, nothing is looked
         at: that would take longer than all else in a step without an exchange.
         """
-        self._based = [rule for rule in algorithm.rules if rule.payload.facts.has_base]
+        self._based = [rule for rule in algorithm.rules if _has_base(rule)]
         is_late = any(rule.delay for rule in algorithm.rules) or not algorithm.is_collective
         self._matters = bool(self._based) or is_late
         self.forget()
@@ -142,3 +143,9 @@ class LoadedWeights:
     def _checksums(self) -> list[Tensor]:
         self._reshard()
         return list(torch.stack([checksum(item.tensor).cpu() for item in self._parameters]))
+
+
+def _has_base(rule: Rule) -> bool:
+    """Whether it moves parameters from where they were: its payload does, or its exchange, which then holds
+    more of the mean than they are (push-sum)."""
+    return rule.payload.facts.has_base or type(rule.exchange).rest is not Exchange.rest

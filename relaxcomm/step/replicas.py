@@ -197,7 +197,12 @@ def _later_statistics(bound: Bound) -> list[Bucket]:
 
 
 def _add_rests(bound: Bound, flats: Iterable[tuple[Bucket, Tensor]]) -> None:
-    """Add what this rank holds of the mean beside its parameters, such as the rest of a push-sum."""
+    """Add what this rank holds of the mean beside its parameters, such as the rest of a push-sum.
+
+    Beside weights that were loaded it holds nothing.
+    """
+    if bound.replica.loaded.changed():
+        return
     rests = {
         name: view
         for bucket, rest in bound.state.rests(bound.plan)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 
+import networkx as nx
 import pytest
 import torch
 from torch import nn
 
 import relaxcomm
 from relaxcomm import CompositionWarning, UsageError
+from relaxcomm.primitives import parameters, push_sum
 from relaxcomm.replica.loaded_weights import LoadedWeights
 
 ROUND = {"steps": 3}
@@ -23,6 +25,7 @@ BASED = [
     {"name": "heloco"},
     {"name": "easgd"},
     {"name": "ssp"},
+    {"name": "sgp"},
 ]
 DILOCO = BASED[0]
 
@@ -232,6 +235,43 @@ def test_what_is_loaded_before_the_end_is_what_all_end_with(algorithm):
 
     given = {name: torch.full_like(value, 5) for name, value in make()[0].state_dict().items()}
     assert relaxcomm.simulate(rank, 3) == [True] * 3
+
+
+UNEQUAL = nx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2)])  # rank 0 sends to two, and hears of one
+
+
+def closes(engine, model):
+    engine.close()
+    return kept(model)
+
+
+def switches_to_bsp(engine, model):
+    engine.switch("bsp")
+    return kept(model)
+
+
+def holds_the_mean(engine, model):
+    with engine.averaged():
+        return kept(model)
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+@pytest.mark.parametrize("ends", [closes, switches_to_bsp, holds_the_mean])
+def test_what_a_push_sum_holds_of_the_mean_is_none_of_loaded_weights(ends, delay):
+    def rank(group):
+        model, optimizer = copy.deepcopy(GIVEN)
+        optimizer.param_groups[0]["lr"] *= 100 * (1 + group.rank())
+        exchange = push_sum(topology=relaxcomm.from_networkx(UNEQUAL))
+        rule = relaxcomm.Rule(payload=parameters(), exchange=exchange, delay=delay)
+        settings = {"algorithm": relaxcomm.Algorithm((rule,), name="pushing"), "bucket_bytes": 70}
+        with relaxcomm.attach(model, optimizer, settings, process_group=group) as engine:
+            train(model, optimizer, 5)
+            model.load_state_dict(given)
+            found = ends(engine, model)
+            return [torch.equal(found[name], given[name]) for name, _ in model.named_parameters()]
+
+    given = {name: torch.full_like(value, 5) for name, value in GIVEN[0].state_dict().items()}
+    assert relaxcomm.simulate(rank, 3) == [[True] * 6] * 3
 
 
 def late_averages(group, evaluates):
