@@ -127,6 +127,8 @@ class Loop:
 
     def backward_begins(self) -> None:
         """A backward has reached the model's output, or a parameter."""
+        if not self.turns.stepped:
+            self._opened = False  # the step of another batch has failed
         self._hooks.end_of_backward.await_it()
 
     @callback

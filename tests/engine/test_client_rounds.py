@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from itertools import islice
 
@@ -117,3 +118,36 @@ def test_a_last_round_that_was_left_is_given_up(size, caplog):
 
 def test_a_batch_may_be_looked_at_before_training():
     assert relaxcomm.simulate(lambda group: left(group, 0, 1), 2) == [1, 1]
+
+
+class StepError(Exception):
+    """An optimizer's step has failed."""
+
+
+def gradients_with_a_proximal_term(group, failing):
+    """Of three batches, with which one step fails."""
+    fails, seen = [], []
+
+    def look(optimizer, *_):
+        seen.append(model.weight.grad.item())
+        if fails.pop():
+            raise StepError
+
+    model = torch.nn.Linear(1, 1, bias=False).double()
+    torch.nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    config = {"algorithm": {"name": "fedavg", "proximal": 0.5}, "bucket_bytes": 8}
+    with relaxcomm.attach(model, optimizer, config, process_group=group) as engine:
+        optimizer.register_step_pre_hook(look)
+        for index, _ in enumerate(engine.loader(range(18), batch_size=2)):
+            optimizer.zero_grad()
+            model(torch.ones(1, 1, dtype=torch.double)).sum().backward()
+            fails.append(index == failing)
+            with contextlib.suppress(StepError):
+                optimizer.step()
+    return seen
+
+
+def test_a_batch_after_a_step_that_failed_has_its_proximal_term():
+    found = relaxcomm.simulate(lambda group: gradients_with_a_proximal_term(group, failing=1), 3)
+    assert found == [[1.0, 0.5, 0.5]] * 3  # moved by -1 once, which pulls by -0.5
