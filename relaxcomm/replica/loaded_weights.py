@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter, sub
@@ -12,7 +13,7 @@ from torch.optim import Optimizer
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
-from relaxcomm.errors import UsageError
+from relaxcomm.errors import CompositionWarning, UsageError
 from relaxcomm.replica.named_parameters import param_groups
 from relaxcomm.roles import Exchange
 from relaxcomm.tensors.digest import checksum
@@ -39,7 +40,8 @@ class LoadedWeights:
         self._tensors = [item.tensor for item in parameters]
         self._matters = False  # loads do, to the algorithm that is followed
         self._based: list[Rule] = []  # its rules that move parameters from where they were
-        self._before: list[Tensor | None] | None = None  # checksums, from the first load since a step on
+        self._before: list[Tensor] | None = None  # checksums, from the first load since a step on
+        self._unclear: list[bool] = []  # those that it may have put back
         self._versions: list[int] | None = None  # after that step
         self._usual = [0] * len(self._tensors)  # how often the loop itself writes in place between two steps
         self._ignores = self._is_restored = False
@@ -58,13 +60,16 @@ class LoadedWeights:
     def note(self) -> None:
         """A load is about to begin, into the model or a part of it.
 
-        What was put there in place since the step, as for an evaluation, is not compared: the load may take
-        it away. What the loop writes there for training, such as clipped weights, is.
+        What was put there in place since the step, as for an evaluation, is unclear: the load may take it
+        away. What the loop writes there for training, such as clipped weights, is not.
         """
         is_known = self._ignores or self._is_restored or self._before is not None
         if self._matters and not (is_known or self._is_evaluated()):
-            writes = zip(self._checksums(), self._written(), self._usual, strict=True)
-            self._before = [checksum if times in (0, usual) else None for checksum, times, usual in writes]
+            writes = zip(self._written(), self._usual, strict=True)
+            self._before, self._unclear = (
+                self._checksums(),
+                [times not in (0, usual) for times, usual in writes],
+            )
 
     def check(self, algorithm: Algorithm, step: int) -> list[str]:
         """Before the engine changes parameters: look at what was loaded since it last did.
@@ -88,12 +93,21 @@ class LoadedWeights:
 
     def refuse(self, algorithm: Algorithm, step: int) -> list[str]:
         """The same before a state is saved, after which what was loaded may still be put back."""
-        changed = self.changed()
+        changed, unclear = self._loaded()
+        if unclear and not changed:
+            warnings.warn(
+                f"load_state_dict() has changed {_and_more(unclear)}, which was written in place since "
+                f"the last step, and {algorithm.name} cannot tell whether it was put back, as after an "
+                "evaluation, or other weights were loaded, which count as what this rank has trained. "
+                "Evaluate by load_state_dict() both ways; to train others close, load, and attach again",
+                CompositionWarning,
+                stacklevel=2,
+            )
         if changed and any(rule.is_active(step) for rule in self._based):
-            more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             raise UsageError(
-                f"load_state_dict() has changed {changed[0]}{more} before step {step}, and {algorithm.name}, "
-                "which moves parameters from where they were, would take it for what this rank has trained. "
+                f"load_state_dict() has changed {_and_more(changed)} before step {step}, and "
+                f"{algorithm.name}, which moves parameters from where they were, would take it for what this "
+                "rank has trained. "
                 "Close the engine, load, and attach again; to go on with a saved run use "
                 "engine.load_run_state_dict() or relaxcomm.checkpoint.load(), or load the engine's state; "
                 "to evaluate other weights, put them in by load_state_dict(), too, and back before "
@@ -103,10 +117,7 @@ class LoadedWeights:
 
     def changed(self) -> list[str]:
         """Names of the parameters that loads have changed since the last step."""
-        if self._before is None:
-            return []
-        pairs = zip(self._parameters, self._before, self._checksums(), strict=True)
-        return [item.name for item, old, new in pairs if old is not None and old != new]
+        return self._loaded()[0]
 
     def forget(self, *, is_restored: bool = False) -> None:
         """What was loaded belongs to what the engine goes on from.
@@ -127,6 +138,16 @@ class LoadedWeights:
         finally:
             self._ignores = before
             self._versions = list(map(sub, self._versions_now(), written))
+
+    def _loaded(self) -> tuple[list[str], list[str]]:
+        """Names of the parameters that loads have changed since the last step, or may have put back."""
+        found: tuple[list[str], list[str]] = [], []
+        if self._before is not None:
+            rows = zip(self._parameters, self._before, self._checksums(), self._unclear, strict=True)
+            for item, old, new, unclear in rows:
+                if old != new:
+                    found[unclear].append(item.name)
+        return found
 
     def _is_evaluated(self) -> bool:
         """Whether a schedule-free optimizer holds other parameters there than those that are trained."""
@@ -149,3 +170,7 @@ def _has_base(rule: Rule) -> bool:
     """Whether it moves parameters from where they were: its payload does, or its exchange, which then holds
     more of the mean than they are (push-sum)."""
     return rule.payload.facts.has_base or type(rule.exchange).rest is not Exchange.rest
+
+
+def _and_more(names: Sequence[str]) -> str:
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
