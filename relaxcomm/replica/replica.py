@@ -20,6 +20,7 @@ from relaxcomm.replica.named_parameters import param_groups
 from relaxcomm.replica.sharding import as_held, is_sharded_model, reshard
 from relaxcomm.replica.trained_parameters import TrainedParameters
 from relaxcomm.replica.untrained import check_untrained
+from relaxcomm.replica.user_gradients import HiddenGradients
 from relaxcomm.tensors.bucket_building import build_buckets
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item, local
@@ -49,6 +50,8 @@ class Replica:
         """What is trained, last registered first, as backward meets it."""
         self.loaded = LoadedWeights(self.parameters, self.optimizers, self.reshard)
         """What the training loop has loaded since the last step."""
+        self.hidden_gradients = HiddenGradients(self.parameters)
+        """The training loop's own, in a step that is given up."""
         self.mean = HeldMean()
         """Whether the mean is in its place now."""
         means = with_means(model)

@@ -39,6 +39,31 @@ def zero_or_none(item: Item) -> None:
         parameter.grad = None
 
 
+class HiddenGradients:
+    """Has no gradient where an optimizer is to do nothing, alike on ranks whose loops hold some and others.
+
+    Args:
+        parameters: whose gradients.
+    """
+
+    def __init__(self, parameters: Sequence[Item]) -> None:
+        self._parameters = [item.parameter for item in parameters]
+        self._hidden: dict[int, Tensor] = {}
+
+    def hide(self) -> None:
+        """Make `.grad` None where it is a tensor of the user's."""
+        for index, parameter in enumerate(self._parameters):
+            if parameter.grad is not None:
+                self._hidden.setdefault(index, parameter.grad)
+                parameter.grad = None
+
+    def put_back(self) -> None:
+        """Make them `.grad` again, once the optimizers have stepped."""
+        for index, tensor in self._hidden.items():
+            self._parameters[index].grad = tensor
+        self._hidden.clear()
+
+
 class UserGradients:
     """Has results of a backward end in tensors of the user's, where the next backward adds to them.
 

@@ -139,6 +139,7 @@ class Step:
         bound.world.statistics.tick(exchanged, bound.uncompressed_bytes, *device_seconds)
         bound.clock.tick()
         bound.replica.loaded.forget()
+        bound.replica.hidden_gradients.put_back()
         self._bases.follow(self._ran)
         self.backward.tick()
         self._exchanged, self._ran = False, frozenset()
@@ -159,6 +160,7 @@ class Step:
     def abort(self) -> None:
         """Forget the step that an error has ended."""
         self.bound.flags.forget()
+        self.bound.replica.hidden_gradients.put_back()
         self.bound.votes.abort()
         self.backward.abort()
         self.bound.world.statistics.in_flight.forget()
@@ -210,6 +212,7 @@ class Step:
         if not self.bound.algorithm.at("backward"):
             return
         self._clear_gradients()
+        replica.hidden_gradients.hide()  # zeros would let a momentum move weights
         if replica.scaler is not None:
             replica.spoil_gradients()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -79,6 +81,29 @@ def going_on(world):
 
 def test_the_model_is_replaced_after_its_end():
     assert in_process(going_on, 2) == [([False], 4)] * 2
+
+
+def keeping_gradients(world, ranks):
+    """Some ranks keep tensors of their own, in which they want to find their gradients."""
+    rank = Losing(world)
+    rank.optimizer.param_groups[0]["momentum"] = 0.9
+    parameters = list(rank.model.parameters())
+    own = [torch.zeros_like(parameter) for parameter in parameters]
+    if world.rank in ranks:
+        rank.optimizer.zero_grad = partial(rank.optimizer.zero_grad, set_to_none=False)
+        for parameter, tensor in zip(parameters, own, strict=True):
+            parameter.grad = tensor
+    with rank.engine:
+        rank.train()
+        are_own = [parameter.grad is tensor for parameter, tensor in zip(parameters, own, strict=True)]
+        assert are_own == [world.rank in ranks] * len(own)
+    return values(rank.model)
+
+
+@pytest.mark.parametrize("ranks", [(), (0,), (0, 1, 2)])
+def test_a_momentum_moves_nothing_whoever_keeps_gradients(ranks):
+    first, *others = in_process(keeping_gradients, 3, ranks)
+    assert all((other == first).all() for other in others)
 
 
 def ending(world):
