@@ -9,7 +9,7 @@ from itertools import compress
 from operator import attrgetter
 
 import torch
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
 from relaxcomm.tensors.items import Item
 
@@ -109,7 +109,13 @@ def _is_held(parameter: Tensor, references: int = 0) -> bool:
     """
     assert parameter.grad is not None, "it is there"
     count = sys.getrefcount(parameter.grad)
-    return count > references + _references_alone() or not has_own_memory(parameter.grad)
+    is_alone = count <= references + _references_alone() and has_own_memory(parameter.grad)
+    return not is_alone or _is_of_others(parameter.grad.untyped_storage())
+
+
+def _is_of_others(memory: UntypedStorage) -> bool:
+    """Whether it is NumPy's, a file's or other processes', who look at it without a tensor here."""
+    return not memory.resizable() or (memory.device.type == "cpu" and memory.is_shared())
 
 
 @cache

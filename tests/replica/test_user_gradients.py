@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import weakref
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from relaxcomm.replica.gradient_buffer import GradientBuffer
+from relaxcomm.replica.user_gradients import zero_or_none
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
 from tests.engine.harness import in_process, on_gloo, values
@@ -33,6 +35,14 @@ def list_of_tensors(model):
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     return [parameter.grad for parameter in model.parameters()]
+
+
+def numpys_memory(model):
+    """In which the loop looks at its gradients without a tensor."""
+    arrays = [np.zeros(parameter.shape) for parameter in model.parameters()]
+    for parameter, array in zip(model.parameters(), arrays, strict=True):
+        parameter.grad = torch.from_numpy(array)
+    return [torch.from_numpy(array) for array in arrays]  # which torch does not know to be the same memory
 
 
 def made(sizes=(3, 5, 2)):
@@ -76,7 +86,7 @@ def trained(world, algorithm, own, backwards=1, then=None, sizes=(3, 5, 2)):
 
 @pytest.mark.every_other("algorithm", "own", "backwards")
 @pytest.mark.parametrize("backwards", [1, 2])
-@pytest.mark.parametrize("own", [flat_views, list_of_tensors])
+@pytest.mark.parametrize("own", [flat_views, list_of_tensors, numpys_memory])
 @pytest.mark.parametrize("algorithm", ALGORITHMS, ids=str)
 def test_training_is_that_of_gradients_of_autograds(algorithm, own, backwards):
     expected = in_process(trained, 3, algorithm, None, backwards)
@@ -87,7 +97,7 @@ def test_training_is_that_of_gradients_of_autograds(algorithm, own, backwards):
 def test_a_large_gradient_that_is_exchanged_in_place():
     sizes = (400, 400, 1)  # 1.2 MiB
     expected = in_process(trained, 2, "bsp", None, 2, None, sizes)
-    for own in (flat_views, list_of_tensors):
+    for own in (flat_views, list_of_tensors, numpys_memory):
         found = in_process(trained, 2, "bsp", own, 2, None, sizes)
         assert abs(found[1] - expected[1]).max() < 1e-12
 
@@ -147,6 +157,14 @@ def collected(held):
 def test_what_no_sync_has_left_is_let_go():
     assert collected(held=True) == (True, True)
     assert collected(held=False) == (False, False)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_gradient_in_memory_that_other_processes_see_is_the_loops_own(shared):
+    parameter = nn.Parameter(torch.ones(3))
+    parameter.grad = torch.zeros(3).share_memory_() if shared else torch.zeros(3)
+    zero_or_none(Item("p", parameter))
+    assert (parameter.grad is not None) == shared
 
 
 class Routed(nn.Module):
