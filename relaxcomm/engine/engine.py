@@ -130,7 +130,7 @@ class Engine(Batching, Restorable, Telemetry, Closable):
             >>> simulate(slowest, 2)
             [3.0, 3.0]
         """
-        self._check_not_joined("together() or checkpoint.save()")
+        self._check_not_joined("together(), checkpoint.save() or load()")
 
         def after_pushes() -> T:
             step = self._session.step

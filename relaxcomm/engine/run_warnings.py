@@ -54,8 +54,11 @@ def warn_of_left_round(bound: Bound) -> None:
 
 
 def warn_of_lost_load(bound: Bound) -> None:
-    """At the end, also before a switch: weights were loaded, and the model becomes what servers hold."""
-    if hold_model(bound):
+    """At the end, also before a switch: weights were loaded, and the model becomes what servers hold.
+
+    Before this rank has pushed, that is what it has loaded, unless others have, who are told.
+    """
+    if hold_model(bound) and bound.state.exchanged:
         LOGGER.warning(
             "relaxcomm: load_state_dict() has changed weights since the last step, but "
             f"{bound.algorithm.name} ends with the model that the servers hold; close the engine first, then "

@@ -334,6 +334,21 @@ def test_where_servers_hold_the_model_a_load_before_the_end_is_told_to_be_lost(e
     assert caplog.text.count("ssp ends with the model that the servers hold; close the engine first") == 1
 
 
+@pytest.mark.parametrize("algorithm", ["heloco", "decoupled_diloco"])
+def test_before_anything_was_pushed_a_load_is_what_all_end_with(algorithm, caplog):
+    def rank(group):
+        model, optimizer = copy.deepcopy(GIVEN)
+        settings = {"algorithm": {"name": algorithm, "steps": 50}, "bucket_bytes": 70}
+        with relaxcomm.attach(model, optimizer, settings, process_group=group):
+            train(model, optimizer, 3)
+            model.load_state_dict(given)
+        torch.testing.assert_close(kept(model), given)
+
+    given = other(GIVEN[0])
+    relaxcomm.simulate(rank, 3)
+    assert "servers hold" not in caplog.text
+
+
 def test_a_load_that_goes_back_before_a_switch_is_told_nothing(caplog):
     model, optimizer = make()
     phases = [{"after_steps": 2, "algorithm": "ssp"}, {"after_steps": 4, "algorithm": "bsp"}]
