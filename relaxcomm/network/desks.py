@@ -1,15 +1,54 @@
-"""Where the ranks of a simulation serve, and what has failed there."""
+"""Where the ranks of a simulation serve, what happens there, and what has failed."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeAlias
 
+from torch import Tensor
+
 from relaxcomm.errors import CommunicationError, worded
+from relaxcomm.network.operation_slots import Slot
+from relaxcomm.network.operations import Request
 
 Desk: TypeAlias = tuple[int, str, int]
 """Where a rank serves: its transport's number, a rule and a unit."""
+
+
+@dataclass
+class Answers:
+    """The answers to one request so far."""
+
+    slot: Slot
+    request: Request
+    rows: Mapping[int, Tensor]  # of its `reply`, by the rank that is to fill it
+    at_once: bool  # for a rank whose clock is stopped
+
+
+class Events:
+    """What happens at services, in the order of virtual time; requests that arrive go before alarms."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        """Where the service that is called stands."""
+        self._events: list[tuple[float, bool, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+
+    def at(self, when: float, happens: Callable[[], None], *, is_alarm: bool = False) -> None:
+        """Have something happen later; what is to happen at the same time does so in turn."""
+        heapq.heappush(self._events, (when, is_alarm, next(self._numbers), happens))
+
+    def happen(self, until: float) -> bool:
+        """Let the first thing happen: what arrives by `until`, an alarm before; whether there was any."""
+        if not self._events or self._events[0][:2] >= (until, True):
+            return False
+        self.now, *_, happens = heapq.heappop(self._events)
+        happens()
+        return True
 
 
 class Failures:

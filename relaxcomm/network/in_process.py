@@ -137,11 +137,10 @@ class InProcessTransport(Transport):
         self.gather_objects(None, "the beginning of services")  # nobody asks before all serve
 
     def leave(self) -> None:
-        for desk in self._desks:
-            self._world.leave(self._rank, desk)
-        if self._desks:
-            self.gather_objects(None, "the end of services")
+        goodbyes = [self._world.leave(self._rank, desk) for desk in self._desks]
         self._desks.clear()
+        for slot in goodbyes:
+            self._world.wait(self._rank, slot, "the end of services")
 
     def traffic(self, operation: Operation) -> tuple[int, int]:
         return traffic(operation, self._rank, self._world.size)

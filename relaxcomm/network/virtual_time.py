@@ -8,12 +8,10 @@ who waits for whom.
 from __future__ import annotations
 
 import heapq
-import itertools
 import math
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +20,7 @@ from torch import Tensor
 
 from relaxcomm.errors import CommunicationError, DeadlockError
 from relaxcomm.network.byte_counters import ByteCounters
-from relaxcomm.network.desks import Desk, Failures
+from relaxcomm.network.desks import Answers, Desk, Events, Failures
 from relaxcomm.network.link import Link
 from relaxcomm.network.operation_slots import Slot
 from relaxcomm.network.operations import AllGather, Operation, Request
@@ -33,16 +31,6 @@ from relaxcomm.network.traffic import messages_of, size_bytes, traffic
 from relaxcomm.network.transport import Service
 
 _NOTHING, _AT_ONCE = torch.empty(0), Link()
-
-
-@dataclass
-class Answers:
-    """The answers to one request so far."""
-
-    slot: Slot
-    request: Request
-    rows: Mapping[int, Tensor]  # of its `reply`, by the rank that is to fill it
-    at_once: bool  # for a rank whose clock is stopped
 
 
 class World:
@@ -65,16 +53,16 @@ class World:
         # By server, who asked and desk, in turn: a rank may ask again before it is answered.
         self._asked: defaultdict[tuple[int, int, Desk], deque[Answers]] = defaultdict(deque)
         self._downlinks = Timeline(size)  # of answers: what all send to all arrives as fast as it leaves
-        # What happens at services: requests arrive (those before alarms of the same time), alarms are due.
-        self._events: list[tuple[float, bool, int, Callable[[], None]]] = []
-        self._numbers = itertools.count()
-        self.now = 0.0  # where the service that is called stands
+        self._goodbyes: defaultdict[tuple[int, Desk], Slot] = defaultdict(Slot)  # that a server has heard
+        self._events = Events()
         self.transports = [0] * size  # made so far by each rank
         self.gates = [threading.Event() for _ in range(size)]
         self.deadlock: str | None = None
 
     def post(self, rank: int, operation: Operation | Objects, label: str, rule: str = "") -> Slot:
         """Take note of a rank's next operation, of a rule, and complete what it completes."""
+        if self.services:
+            self._switch(rank)  # what its services answer before takes its link before
         slot = self.slots.setdefault(self.counts[rank], Slot())
         said = signature(operation, label)
         other, theirs = slot.first = slot.first or (rank, said)
@@ -122,7 +110,7 @@ class World:
         begin, at_once = self.clocks[rank], rank in self.stopped
         rows = dict(zip(request.asked, request.reply, strict=True))
         asked = Answers(slot, request, rows, at_once)
-        link = self._link(request, rank, desk, at_once)
+        link = _AT_ONCE if at_once else self._network.link(request, rank, self.size, desk[1])
         there = traffic(request, rank, self.size)[0] / link.bytes_per_second
         arrived = self._timeline.depart(rank, begin, there, link.latency_seconds, link.burst_seconds)
         for server, sent in zip(request.asked, request.tensor, strict=True):
@@ -131,67 +119,86 @@ class World:
             if server != rank:
                 self.counters[server, desk].add(desk[1], received=size_bytes(row))
             arrives = begin if server == rank else float(arrived)
-            self._at(arrives, partial(self._take_in, server, rank, desk, row))
-        while self._happens(begin):  # what takes no time needs no switch to another rank
+            self._events.at(arrives, partial(self._take_in, server, rank, desk, row))
+        while self._events.happen(begin):  # what takes no time needs no switch to another rank
             pass
         return slot
 
     def _take_in(self, server: int, client: int, desk: Desk, row: Tensor) -> None:
         with self._failures.noted(server, desk):
-            self._deliver(server, desk, self.services[server, desk].answer(client, row), self.now)
-
-    def _link(self, request: Request, rank: int, desk: Desk, at_once: bool) -> Link:
-        return _AT_ONCE if at_once else self._network.link(request, rank, self.size, desk[1])
-
-    def _at(self, when: float, happens: Callable[[], None], *, is_alarm: bool = False) -> None:
-        heapq.heappush(self._events, (when, is_alarm, next(self._numbers), happens))
+            self._deliver(server, desk, self.services[server, desk].answer(client, row))
 
     def serve(self, rank: int, desk: Desk, service: Service) -> None:
         """Have a rank's service answer at a desk, on its own clock."""
         self.services[rank, desk] = service
-        self.now = self.clocks[rank]
-        service.now = lambda: self.now
+        self._events.now = self.clocks[rank]
+        service.now = lambda: self._events.now
         self._watch(rank, desk)
 
-    def leave(self, rank: int, desk: Desk) -> None:
-        """A rank asks nothing more at a desk."""
-        self.now = self.clocks[rank]
+    def leave(self, rank: int, desk: Desk) -> Slot:
+        """A rank asks nothing more at a desk; what it then waits for: that nobody does."""
+        self._switch(rank)
+        begin, goodbye = self.clocks[rank], Request(_NOTHING, _NOTHING)
+        link = self._network.link(goodbye, rank, self.size, desk[1])
+        # Behind what the rank has asked and is still on its way.
+        arrived = self._timeline.depart(rank, begin, 0.0, link.latency_seconds, link.burst_seconds)
         for server in range(self.size):
-            with self._failures.noted(server, desk):
-                self._deliver(server, desk, self.services[server, desk].leave(rank), self.now)
-        self._failures.check()
+            arrives = begin if server == rank else float(arrived)
+            self._events.at(arrives, partial(self._take_leave, server, rank, desk))
+        return self._goodbyes[rank, desk]
 
-    def _deliver(self, server: int, desk: Desk, answers: Sequence[tuple[int, Tensor]], now: float) -> None:
-        for client, reply in answers:
+    def _take_leave(self, server: int, client: int, desk: Desk) -> None:
+        with self._failures.noted(server, desk):
+            self._deliver(server, desk, self.services[server, desk].leave(client))
+        heard = self._goodbyes[server, desk]
+        heard.posts[client] = Meeting()
+        if len(heard.posts) == self.size:
+            heard.ready_at[server] = self._events.now
+            self._give(self._goodbyes.pop((server, desk)), server, None)
+
+    def _deliver(self, server: int, desk: Desk, answers: Sequence[tuple[int, Tensor]]) -> None:
+        # Each server begins with another client, or all of them would send to one after the other.
+        for client, reply in sorted(answers, key=lambda answer: (answer[0] - server) % self.size):
             asked = self._asked[server, client, desk].popleft()
+            asked.rows[server].copy_(reply)
             if server != client:
                 self.counters[server, desk].add(desk[1], sent=size_bytes(reply))
-            asked.rows[server].copy_(reply)
-            asked.slot.posts[server] = Request(reply, reply)
-            ready = now if server == client else self._carried(asked, server, client, desk, now)
-            asked.slot.ready_at[client] = max(asked.slot.ready_at.get(client, 0.0), ready)
-            if len(asked.slot.posts) == len(asked.rows):
-                self._give(asked.slot, client, asked.request.reply)
+            if server == client or asked.at_once:
+                self._take_answer(asked, server, client, self._events.now)
+            else:
+                self._send_answer(asked, server, client, desk)
         self._watch(server, desk)
 
-    def _carried(self, asked: Answers, server: int, client: int, desk: Desk, now: float) -> float:
-        """When an answer has passed the link of who gives it, and then that of who asked."""
-        link = self._link(asked.request, server, desk, asked.at_once)
-        seconds = size_bytes(asked.rows[server]) / link.bytes_per_second
-        left = float(self._timeline.depart(server, now, seconds, 0.0, link.burst_seconds))
-        begin = max(now, left - seconds)
-        return float(self._downlinks.depart(client, begin, seconds, link.latency_seconds, link.burst_seconds))
+    def _send_answer(self, asked: Answers, server: int, client: int, desk: Desk) -> None:
+        """It passes the link of who gives it, and then that of who asked, behind what has come there before."""
+        now, link = self._events.now, self._network.link(asked.request, server, self.size, desk[1])
+        seconds, burst = size_bytes(asked.rows[server]) / link.bytes_per_second, link.burst_seconds
+        left = float(self._timeline.depart(server, now, seconds, 0.0, burst))
+
+        def pass_downlink() -> None:
+            begin, latency = self._events.now, link.latency_seconds
+            ready = float(self._downlinks.depart(client, begin, seconds, latency, burst))
+            self._take_answer(asked, server, client, ready)
+
+        self._events.at(max(now, left - seconds), pass_downlink)
+
+    def _take_answer(self, asked: Answers, server: int, client: int, ready: float) -> None:
+        slot, reply = asked.slot, asked.request.reply
+        slot.posts[server] = asked.request
+        slot.ready_at[client] = max(slot.ready_at.get(client, 0.0), ready)
+        if len(slot.posts) == len(asked.rows):
+            self._give(slot, client, reply)
 
     def _watch(self, server: int, desk: Desk) -> None:
         due = self.services[server, desk].due()
         if due is not None:
-            self._at(due, partial(self._expire, server, desk, due), is_alarm=True)
+            self._events.at(due, partial(self._expire, server, desk, due), is_alarm=True)
 
     def _expire(self, server: int, desk: Desk, due: float) -> None:
         service = self.services[server, desk]
         with self._failures.noted(server, desk):
             if service.due() == due:
-                self._deliver(server, desk, service.expire(), due)
+                self._deliver(server, desk, service.expire())
 
     def _give(self, slot: Slot, rank: int, result: Any) -> None:
         slot.results[rank] = result
@@ -202,7 +209,7 @@ class World:
 
     def choose(self) -> int | None:
         """The rank that goes on: the earliest that can, or one that must be told that it never will."""
-        while self._happens(self._ready_ranks[0][0] if self._ready_ranks else math.inf):
+        while self._events.happen(self._ready_ranks[0][0] if self._ready_ranks else math.inf):
             pass
         if self._ready_ranks:
             return heapq.heappop(self._ready_ranks)[1]
@@ -212,14 +219,6 @@ class World:
             gone = "".join(f"; rank {r} {how}" for r, how in self.finished.items())
             self.deadlock = f"no rank can go on: {waits}{gone}"
         return min(live, key=lambda r: (self.clocks[r], r), default=None)
-
-    def _happens(self, until: float) -> bool:
-        """Let the first thing happen at a service: a request that arrives by `until`, an alarm before."""
-        if not self._events or self._events[0][:2] >= (until, True):
-            return False
-        self.now, *_, happens = heapq.heappop(self._events)
-        happens()
-        return True
 
     def _switch(self, rank: int) -> None:
         if rank not in self.waiting:

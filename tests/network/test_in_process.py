@@ -169,6 +169,74 @@ def test_requests_are_answered_in_the_order_in_which_they_arrive():
     assert simulate(rank, 3, link=Link(bytes_per_second=1000))[0] == [2, 1]
 
 
+def test_what_a_rank_sends_later_holds_up_no_answer_of_its_service():
+    """Rank 0 or 1 computes for long, and then reduces; the other has asked it long before."""
+
+    def rank(group, slow):
+        transport, blank = group.transport(), torch.zeros(1000, dtype=torch.uint8)
+        transport.serve(("0", 0), Echo(), blank, blank.clone())
+        begin, answered = group.time(), None
+        if group.rank() == slow:
+            group.sleep(100.0)
+        else:
+            asked(group, transport, slow).wait()
+            answered = group.time() - begin
+        reduce(group, size=1000)
+        transport.leave()
+        return answered
+
+    link = Link(latency_seconds=0.5, bytes_per_second=1000)
+    found = [simulate(lambda group, slow=slow: rank(group, slow), 2, link=link) for slow in (0, 1)]
+    assert found == [[None, pytest.approx(3.0)], [pytest.approx(3.0), None]]
+
+
+class Gathering(Echo):
+    """Answers all when all have asked."""
+
+    def answer(self, client, request):
+        self.heard.append(client)
+        return [(one, request) for one in range(3)] if len(self.heard) == 3 else []
+
+
+def test_servers_that_answer_all_at_once_begin_with_different_clients():
+    def rank(group):
+        transport, blank = group.transport(), torch.zeros(1000, dtype=torch.uint8)
+        transport.serve(("0", 0), Gathering(), blank, blank.clone())
+        begin, rows = group.time(), torch.zeros(3, 1000, dtype=torch.uint8)
+        transport.issue(Request(rows, rows.clone()), Label(0, "0")).wait()
+        taken = group.time() - begin
+        transport.leave()
+        return taken
+
+    # Two requests of a second each, and two answers beside those of the others.
+    assert simulate(rank, 3, link=Link(latency_seconds=0.5, bytes_per_second=1000)) == [5.0] * 3
+
+
+class Noting(Echo):
+    """Keeps in which order it is asked and left."""
+
+    def answer(self, client, request):
+        self.heard.append((client, "asks"))
+        return [(client, request)]
+
+    def leave(self, client):
+        self.heard.append((client, "leaves"))
+        return []
+
+
+def test_a_goodbye_comes_behind_what_was_asked():
+    def rank(group):
+        transport, service = group.transport(), Noting()
+        transport.serve(("0", 0), service, blank := torch.zeros(1000, dtype=torch.uint8), blank.clone())
+        group.sleep(2.0 * group.rank())
+        asked(group, transport, server=0)
+        transport.leave()
+        return [one for one in service.heard if one[0] == 1], len(service.heard)
+
+    found = simulate(rank, 3, link=Link(bytes_per_second=1000))
+    assert found == [([(1, "asks"), (1, "leaves")], 6), ([(1, "leaves")], 3), ([(1, "leaves")], 3)]
+
+
 class Failing(Echo):
     """Raises something in one of its methods, or has it raised by an answer that does not fit."""
 

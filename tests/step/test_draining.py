@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from relaxcomm import Algorithm, Rule, attach, simulate
-from relaxcomm.primitives import all_reduce, every, gradients, parameters
+from relaxcomm import Algorithm, Link, Rule, attach, simulate
+from relaxcomm.primitives import all_reduce, averaging_server, every, gradients, parameters
 
 
 class Two(torch.nn.Module):
@@ -49,6 +49,26 @@ def test_each_gradient_is_applied_once(rules, switches):
         return model.a.item(), model.b.item()
 
     assert simulate(rank, 3) == [(8.0, 8.0)] * 3  # four steps of the mean, 2
+
+
+def test_what_a_server_still_averages_is_applied_once():
+    """Ranks take leave of it while their last gradients are on their way there."""
+    first, second = (
+        Rule(payload=gradients(), exchange=averaging_server(), delay=2, select=select) for select in "ab"
+    )
+
+    def rank(group):
+        model = Two()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        with attach(model, optimizer, Algorithm((first, second)), process_group=group):
+            for _ in range(4):
+                group.sleep(1.0 + 0.2 * group.rank())
+                optimizer.zero_grad()
+                (-(1.0 + group.rank()) * model(torch.ones(1))).sum().backward()
+                optimizer.step()
+        return model.a.item(), model.b.item()
+
+    assert simulate(rank, 3, link=Link(latency_seconds=0.01)) == [(8.0, 8.0)] * 3
 
 
 def test_what_was_frozen_meanwhile_stays_as_it_is():
