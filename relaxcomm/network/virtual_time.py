@@ -170,7 +170,7 @@ class World:
         self._watch(server, desk)
 
     def _send_answer(self, asked: Answers, server: int, client: int, desk: Desk) -> None:
-        """It passes the link of who gives it, and then that of who asked, behind what has come there before."""
+        """It passes the link of who gives it, and then that of who asked, behind earlier ones."""
         now, link = self._events.now, self._network.link(asked.request, server, self.size, desk[1])
         seconds, burst = size_bytes(asked.rows[server]) / link.bytes_per_second, link.burst_seconds
         left = float(self._timeline.depart(server, now, seconds, 0.0, burst))

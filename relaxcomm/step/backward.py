@@ -9,7 +9,7 @@ from relaxcomm.step.agreements import Answer
 from relaxcomm.step.backward_errors import second_backward_error, taken_away_error
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.device_flags import DeviceAnswer
-from relaxcomm.step.flight import Pipeline
+from relaxcomm.step.flight import Pipeline, land_all
 from relaxcomm.step.gradient_finiteness import GradientFiniteness
 from relaxcomm.step.gradient_transfers import GradientTransfers
 from relaxcomm.step.readiness import Readiness
@@ -134,6 +134,7 @@ class Backward:
         """
         if any(bucket.late for bucket in self.buckets):
             self._bound.replica.clear_gradients()  # what is not late was applied before
+        land_all(bucket.late.oldest().flight for bucket in self.buckets if bucket.late)
         drained = [bucket for bucket in self.buckets if bucket.drain()]
         if drained:
             self._finiteness.check_late(self.buckets, drained)
@@ -203,6 +204,7 @@ class Backward:
         if self._is_open:
             self._launch(self._readiness.rest(), self._readiness.missing())
             self._land()
+            land_all(late.flight for bucket in self.buckets for late in bucket.late.due())
             for bucket in self.buckets:
                 bucket.land_late()
 

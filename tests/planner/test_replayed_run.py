@@ -66,6 +66,7 @@ def replay_of(algorithm, topology="complete", link=FAR, dtype=torch.float32):
 
 
 LATE_GOSSIP = {"rules": [{"payload": "parameters", "exchange": "gossip", "delay": 1}]}
+LATE_GRADIENTS = {"rules": [{"payload": "gradients", "exchange": "scatter_gather", "delay": 2}]}
 EIGHT_BITS = {"quantize": {"bits": 8}}
 
 
@@ -76,6 +77,7 @@ EIGHT_BITS = {"quantize": {"bits": 8}}
             {"name": "choco_sgd", "compressor": EIGHT_BITS, "gamma": 0.5}, "ring", 4, id="asked after"
         ),
         pytest.param(LATE_GOSSIP, "ring", 4, id="asked beside what is late"),
+        pytest.param(LATE_GRADIENTS, "complete", 4, id="gathered when it is due"),
         pytest.param({"name": "qsgd"}, "complete", 4, id="scattered and gathered"),
         pytest.param({"name": "powersgd", "matrix_rank": 2}, "complete", 4, id="two rounds"),
         pytest.param({"name": "hierarchical_local_sgd", "steps": 4}, GROUPS, 4, id="groups"),

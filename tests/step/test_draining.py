@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from relaxcomm import Algorithm, Link, Rule, attach, simulate
-from relaxcomm.primitives import all_reduce, averaging_server, every, gradients, parameters
+from relaxcomm.primitives import all_reduce, averaging_server, every, gradients, parameters, scatter_gather
 
 
 class Two(torch.nn.Module):
@@ -69,6 +69,26 @@ def test_what_a_server_still_averages_is_applied_once():
         return model.a.item(), model.b.item()
 
     assert simulate(rank, 3, link=Link(latency_seconds=0.01)) == [(8.0, 8.0)] * 3
+
+
+@pytest.mark.parametrize("bucket_bytes", [1, 1 << 20])
+def test_buckets_are_drained_side_by_side(bucket_bytes):
+    rule = Rule(payload=gradients(), exchange=scatter_gather(), delay=1)
+    config = {"algorithm": Algorithm((rule,)), "bucket_bytes": bucket_bytes}
+
+    def rank(group):
+        model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(3)])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with attach(model, optimizer, config, process_group=group):
+            for _ in range(2):
+                model(torch.ones(1, 4)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            ended = group.time()
+        return group.time() - ended
+
+    # Two messages that wait for each other.
+    assert simulate(rank, 3, link=Link(latency_seconds=1.0)) == [2.0] * 3
 
 
 def test_what_was_frozen_meanwhile_stays_as_it_is():
