@@ -164,14 +164,13 @@ class _Groups:
         total = yield from self._reduce_inside(tensor)
         # As a part of the mean it cannot overflow; that of equal values is theirs if it is rounded once.
         share = (total / self.world_size).to(total.dtype if self.exact else tensor.dtype)
-        cut = _cut(tensor.numel(), range(len(self.groups)))  # which group sums an entry
         mine = _cut(tensor.numel(), self.groups[self.index])[self.rank]
         given, taken = {}, {}  # the entries that others sum for this rank, and that it sums for others
         for index, group in enumerate(self.groups):
             if index != self.index:
                 for rank, span in _cut(tensor.numel(), group).items():
-                    given[rank] = _common(mine, span, cut[index])
-                    taken[rank] = _common(mine, span, cut[self.index])
+                    given[rank] = self._summed_by(index, mine, span)
+                    taken[rank] = self._summed_by(self.index, mine, span)
         summed = share.to(total.dtype, copy=True)
         for rank, part in (yield from _swap(share, mine.start, given, taken)).items():
             summed[_inside(taken[rank], mine.start)] += part
@@ -179,6 +178,11 @@ class _Groups:
         for rank, part in (yield from _swap(share, mine.start, taken, given)).items():
             share[_inside(given[rank], mine.start)] = part
         return (yield from self._spread_inside(share, tensor.numel()))
+
+    def _summed_by(self, index: int, *shards: range) -> range:
+        """Of the entries that shards have in common, those that a group sums: groups take turns in each."""
+        start, turns = max(shard.start for shard in shards), len(self.groups)
+        return range(start + (index - start) % turns, min(shard.stop for shard in shards), turns)
 
     def _reduce_inside(self, tensor: Tensor) -> _Averaging:
         """The sum over the group of this rank's shard, in the order of the ranks."""
@@ -206,7 +210,7 @@ def _swap(
 ) -> Generator[Operation, Received, dict[int, Tensor]]:
     """Send entries of a tensor that begins at entry `start`; what came, in the order of the ranks."""
     received = yield Neighbors(
-        {rank: tensor[_inside(span, start)] for rank, span in sends.items() if span},
+        {rank: tensor[_inside(span, start)].contiguous() for rank, span in sends.items() if span},
         {rank: tensor.new_empty(len(span)) for rank, span in receives.items() if span},
     )
     assert not isinstance(received, Tensor)
@@ -220,9 +224,5 @@ def _cut(numel: int, ranks: Sequence[int]) -> dict[int, range]:
     return {rank: range(stop - size, stop) for rank, size, stop in zip(ranks, sizes, stops, strict=True)}
 
 
-def _common(*spans: range) -> range:
-    return range(max(span.start for span in spans), min(span.stop for span in spans))
-
-
 def _inside(span: range, start: int = 0) -> slice:
-    return slice(span.start - start, span.stop - start)
+    return slice(span.start - start, span.stop - start, span.step)

@@ -14,9 +14,8 @@ GROUPS = [(2, 3), (3, 1, 2), (1, 1, 1), (4,), (2, 2, 2, 2), (1, 5)]
 
 
 def averaged(sizes, inputs, compressor):
-    """Run the exchange of all ranks step by step; the results, and the bytes from each rank to each."""
-    world = len(inputs)
-    sent = torch.zeros(world, world)
+    """Run the exchange of all ranks step by step; the results, and the bytes of each step from each to each."""
+    world, steps = len(inputs), []
     running = []
     for rank, tensor in enumerate(inputs):
         graph = topology.hierarchical(sizes=sizes)
@@ -30,13 +29,16 @@ def averaged(sizes, inputs, compressor):
                 yielded[rank] = one.send(received[rank])
             except StopIteration as stop:
                 results[rank] = stop.value
+        sent = torch.zeros(world, world)
         for rank, operation in yielded.items():
             assert isinstance(operation, Neighbors)
             for other, tensor in operation.sends.items():
                 sent[rank, other] += tensor.numel() * tensor.element_size()
+                assert tensor.is_contiguous()
                 assert tensor.shape == yielded[other].receives[rank].shape
             received[rank] = {other: yielded[other].sends[rank].clone() for other in operation.receives}
-    return [results[rank] for rank in range(world)], sent
+        steps.append(sent)
+    return [results[rank] for rank in range(world)], torch.stack(steps[:-1])
 
 
 @pytest.mark.parametrize("sizes", GROUPS)
@@ -52,7 +54,8 @@ def test_all_ranks_get_the_same_mean(sizes, numel):
 @pytest.mark.parametrize("sizes", GROUPS)
 def test_no_more_bytes_than_a_ring_and_few_between_groups(sizes):
     world, numel, groups = sum(sizes), 480, len(sizes)
-    _, sent = averaged(sizes, [torch.ones(numel) for _ in range(world)], primitives.identity())
+    _, steps = averaged(sizes, [torch.ones(numel) for _ in range(world)], primitives.identity())
+    sent = steps.sum(0)
     exchange, graph = primitives.hierarchical_all_reduce(), topology.hierarchical(sizes=sizes)
     declared = exchange.bytes_sent(4 * numel, world, graph)
     assert sent.sum() / world == pytest.approx(declared)
@@ -61,6 +64,14 @@ def test_no_more_bytes_than_a_ring_and_few_between_groups(sizes):
     for group in range(groups):
         out = sent[home == group][:, home != group].sum()
         assert out == pytest.approx(2 * (groups - 1) / groups * 4 * numel)
+
+
+@pytest.mark.parametrize(("groups", "size"), [(2, 2), (2, 4), (3, 2), (4, 1)])
+def test_all_ranks_of_a_group_send_as_much_to_others_in_each_step(groups, size):
+    inputs = [torch.ones(480) for _ in range(groups * size)]
+    _, steps = averaged((size,) * groups, inputs, primitives.identity())
+    each = (groups - 1) / groups * 4 * 480 / size
+    torch.testing.assert_close(steps[1:3].sum(2), torch.full((2, groups * size), each))
 
 
 def test_sums_do_not_overflow_in_sixteen_bits():
