@@ -23,7 +23,7 @@ from relaxcomm.network.byte_counters import ByteCounters
 from relaxcomm.network.desks import Answers, Desk, Events, Failures
 from relaxcomm.network.link import Link
 from relaxcomm.network.operation_slots import Slot
-from relaxcomm.network.operations import AllGather, Operation, Request
+from relaxcomm.network.operations import AllGather, Neighbors, Operation, Request
 from relaxcomm.network.reductions import Meeting, Objects, signature
 from relaxcomm.network.simulated_network import SimulatedNetwork
 from relaxcomm.network.timeline import Timeline
@@ -240,7 +240,8 @@ class World:
 
     def _arrives(self, operation: Operation | Objects, rank: int, rule: str) -> float:
         now = self.clocks[rank]
-        if isinstance(operation, Meeting) or rank in self.stopped:
+        is_silent = isinstance(operation, Neighbors) and not operation.sends
+        if is_silent or isinstance(operation, Meeting) or rank in self.stopped:
             return now
         carried = AllGather(_NOTHING) if isinstance(operation, Objects) else operation
         link = self._network.link(carried, rank, self.size, rule)

@@ -91,6 +91,16 @@ def test_a_slow_rank_holds_up_its_neighbors_alone():
     assert found[2][1] == {1: [1.0, 1.0], 3: [3.0, 3.0]}
 
 
+def test_who_sends_nothing_waits_for_no_link():
+    def rank(group):
+        sends = {1: torch.ones(10)} if group.rank() == 0 else {}
+        receives = {0: torch.empty(10)} if group.rank() == 1 else {}
+        group.transport().issue(Neighbors(sends, receives), Label(0, "0")).wait()
+        return group.time()
+
+    assert simulate(rank, 3, link=Link(latency_seconds=1.0)) == [1.0, 1.0, 0.0]
+
+
 def test_a_slow_neighbor_hears_what_was_sent_and_not_what_its_sender_has_made_of_it_since():
     """On a ring of 4, rank 0 has heard both neighbours and goes on before rank 2 has posted to them."""
 

@@ -14,7 +14,7 @@ GROUPS = [(2, 3), (3, 1, 2), (1, 1, 1), (4,), (2, 2, 2, 2), (1, 5)]
 
 
 def averaged(sizes, inputs, compressor):
-    """Run the exchange of all ranks step by step; the results, and the bytes of each step from each to each."""
+    """Run the exchange of all ranks step by step; the results, and each step's bytes from each to each."""
     world, steps = len(inputs), []
     running = []
     for rank, tensor in enumerate(inputs):
