@@ -63,7 +63,10 @@ class InProcessGroup:
 
     @contextmanager
     def stopped_clock(self) -> Iterator[None]:
-        """Let nothing that this rank does inside take virtual time, such as to evaluate."""
+        """Let nothing that this rank does inside take virtual time, such as to evaluate.
+
+        Where ranks have services, whoever waits for another inside comes to the time of that one.
+        """
         self._world.stopped.add(self._rank)
         try:
             yield

@@ -48,13 +48,12 @@ class World:
         self._ready_ranks = [(0.0, rank) for rank in range(1, size)]
         self.finished: dict[int, str] = {}
         self.services: dict[tuple[int, Desk], Service] = {}
-        self._failures = Failures()
         self.counters: dict[tuple[int, Desk], ByteCounters] = {}
         # By server, who asked and desk, in turn: a rank may ask again before it is answered.
         self._asked: defaultdict[tuple[int, int, Desk], deque[Answers]] = defaultdict(deque)
         self._downlinks = Timeline(size)  # of answers: what all send to all arrives as fast as it leaves
         self._goodbyes: defaultdict[tuple[int, Desk], Slot] = defaultdict(Slot)  # that a server has heard
-        self._events = Events()
+        self._events, self._failures = Events(), Failures()
         self.transports = [0] * size  # made so far by each rank
         self.gates = [threading.Event() for _ in range(size)]
         self.deadlock: str | None = None
@@ -89,9 +88,13 @@ class World:
                 del self.waiting[rank]
         if rank not in slot.results:
             raise self._stuck(rank, slot, label)
-        if rank not in self.stopped:
-            self.clocks[rank] = max(self.clocks[rank], slot.ready_at[rank])
+        self.clocks[rank] = self._resumes(rank, slot)
         return slot.results[rank]
+
+    def _resumes(self, rank: int, slot: Slot) -> float:
+        """When a rank goes on with its result; services of those that are ahead cannot go back in time."""
+        now = self.clocks[rank]
+        return now if rank in self.stopped and not self.services else max(now, slot.ready_at[rank])
 
     def advance(self, rank: int, seconds: float) -> None:
         """Let a rank work for some time."""
@@ -108,8 +111,7 @@ class World:
         self._switch(rank)  # those whose clock is behind ask first
         slot = Slot()
         begin, at_once = self.clocks[rank], rank in self.stopped
-        rows = dict(zip(request.asked, request.reply, strict=True))
-        asked = Answers(slot, request, rows, at_once)
+        asked = Answers(slot, request, dict(zip(request.asked, request.reply, strict=True)), at_once)
         link = _AT_ONCE if at_once else self._network.link(request, rank, self.size, desk[1])
         there = traffic(request, rank, self.size)[0] / link.bytes_per_second
         arrived = self._timeline.depart(rank, begin, there, link.latency_seconds, link.burst_seconds)
@@ -203,9 +205,7 @@ class World:
     def _give(self, slot: Slot, rank: int, result: Any) -> None:
         slot.results[rank] = result
         if rank in self.waiting and self.waiting[rank][0] is slot:
-            now = self.clocks[rank]
-            resumes = now if rank in self.stopped else max(now, slot.ready_at[rank])
-            heapq.heappush(self._ready_ranks, (resumes, rank))
+            heapq.heappush(self._ready_ranks, (self._resumes(rank, slot), rank))
 
     def choose(self) -> int | None:
         """The rank that goes on: the earliest that can, or one that must be told that it never will."""

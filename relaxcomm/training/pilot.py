@@ -33,7 +33,8 @@ def train_simulated(config: Config, factory: TaskFactory, scenario: Scenario) ->
     """Train a task on simulated workers: its seconds are those of a replay of the same scenario.
 
     Workers are threads of this process. Each computes for the time of a step, in whose backward its gradients
-    become ready one after the other, and codes and sends at the prices of the plan; evaluations take no time.
+    become ready one after the other, and codes and sends at the prices of the plan; evaluations take no time,
+    though all workers meet there.
 
     Args:
         config: of the job, its workers those of the scenario.

@@ -222,6 +222,28 @@ def test_servers_that_answer_all_at_once_begin_with_different_clients():
     assert simulate(rank, 3, link=Link(latency_seconds=0.5, bytes_per_second=1000)) == [5.0] * 3
 
 
+def test_where_ranks_serve_who_is_ahead_waits_in_an_evaluation_for_the_others():
+    """What it asks then is answered by those who are there, over links that are free."""
+
+    def rank(group):
+        transport, blank = group.transport(), torch.zeros(1000, dtype=torch.uint8)
+        transport.serve(("0", 0), echo := Echo(), blank, blank.clone())
+        group.sleep(10.0 * group.rank())
+        asked(group, transport, server=1).wait()
+        begin, heard = group.time(), len(echo.heard)
+        with group.stopped_clock():
+            reduce(group, size=3000)
+        waited, begin = group.time() - begin, group.time()
+        asked(group, transport, server=2).wait()
+        taken = group.time() - begin
+        transport.leave()
+        return round(waited, 6), round(taken, 6), heard
+
+    found = simulate(rank, 3, link=Link(bytes_per_second=1000))
+    assert [waited for waited, *_ in found] == [20.0, 12.0, 0.0]
+    assert sorted(taken for _, taken, _ in found) == [0.0, 2.0, 3.0]  # of rank 2, and of those behind it
+
+
 class Noting(Echo):
     """Keeps in which order it is asked and left."""
 
