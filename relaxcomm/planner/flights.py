@@ -110,6 +110,27 @@ class Flights:
         arrived: Times = np.max([flight.arrived for flight in flights], axis=0)
         return arrived
 
+    def send_alone(self, tasks: Sequence[PricedTask], rank: int, begin: float) -> float:
+        """Send from one rank, at a time that its clock may have passed; when it is there."""
+        worked, share, arrived = begin, 1 / len(self.clocks), list[float]()
+        for priced in tasks:
+            cost = priced.cost
+            worked += cost.coding_seconds + cost.work_seconds
+            self.spent[:2] += share * cost.coding_seconds, share * cost.work_seconds
+            self.spent[4:] += share * cost.sent_bytes, share * priced.busiest_bytes
+            arrived.append(worked)
+        self.clocks = self.clocks.copy()
+        self.clocks[rank] += worked - begin
+        for number in range(len(tasks[0].operations)):
+            for place, priced in enumerate(tasks):
+                carried, latency = priced.operations[number]
+                start, burst = arrived[place], self._burst_seconds
+                arrived[place] = float(self._timeline.depart(rank, start, carried, latency, burst))
+        there, since = max(arrived), max(begin, self._silent_from[rank])
+        self._silent_from[rank] = max(self._silent_from[rank], there)
+        self.spent[3] += share * max(there - since, 0.0)
+        return there
+
     def finish(self, flights: Iterable[Flight]) -> None:
         """Take exchanges in, in turn, so that their operations go on side by side."""
         flying = [one for one in flights if not one.done]

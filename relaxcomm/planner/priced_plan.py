@@ -79,7 +79,11 @@ class PricedPlan:
     @property
     def settled_from(self) -> int:
         """The first step from which all that is replayed comes again and again."""
-        return self.last_change + min(self.period, _MOST_STEPS)
+        delays = (rule.delay for rule in self.algorithm.rules if isinstance(rule.delay, int))
+        last = (
+            max(delays, default=0) - 1
+        )  # what the first exchange brings lands so many steps after the period
+        return self.last_change + min(self.period, _MOST_STEPS) + max(0, last)
 
     @property
     def last_change(self) -> int:

@@ -12,6 +12,7 @@ from relaxcomm.network.timeline import Times
 from relaxcomm.planner.flights import Flight, Flights
 from relaxcomm.planner.links import Links
 from relaxcomm.planner.priced_plan import PricedPlan
+from relaxcomm.planner.rounds import Rounds
 from relaxcomm.roles import VotingTrigger
 
 
@@ -70,6 +71,7 @@ class ReplayedRun:
         self._without, self._late = without, list[_Sent]()
         self._ballots: deque[Times | None] = deque()  # under way
         self._free_from: dict[int, Times] = {}  # when all that a rule without due steps has sent is there
+        self._rounds: dict[int, Rounds] = {}  # of such a rule in which all ranks take part
         tasks = {task: plan.priced(task, links) for held in plan.by_rule for task in held}
         self._by_rule = [[tasks[task] for task in held] for held in plan.by_rule]
         self._by_bucket = [(bucket, [tasks[task] for task in held]) for bucket, held in plan.by_bucket()]
@@ -168,10 +170,13 @@ class ReplayedRun:
     def _send_unbounded(self, index: int) -> None:
         """Those ranks send again to which all has come; nobody waits for it."""
         tasks, clocks = self._by_rule[index], self._flights.clocks
+        if len(clocks) > 1 and not all(priced.travels.waits_for_nobody for priced in tasks):
+            rounds = self._rounds.setdefault(index, Rounds(len(clocks)))
+            for rank, now in rounds.due(clocks):
+                rounds.send(rank, self._flights.send_alone(tasks, rank, now))
+            return
         free_from = self._free_from.get(index, clocks)
         free = clocks >= free_from
-        if not all(priced.travels.waits_for_nobody for priced in tasks):
-            free = np.full_like(free, free.all())  # those that are ahead hear of it from the last
         if tasks and free.any():
             self._free_from[index] = np.where(free, self._flights.send_off(tasks, free), free_from)
 

@@ -27,12 +27,12 @@ def make_model(dtype):
     return torch.nn.Sequential(*layers)
 
 
-def simulated(algorithm, topology, link, dtype, steps):
+def simulated(algorithm, topology, link, dtype, steps, times=TIMES):
     """Seconds and bytes of a step, on average over the ranks, after as many steps."""
-    drawn = TIMES.draw(2 * steps, WORKERS, 0)
+    drawn = times.draw(2 * steps, WORKERS, 0)
 
     def train(group):
-        model, pace = make_model(dtype), Pace(group, TIMES, drawn[:, group.rank()])
+        model, pace = make_model(dtype), Pace(group, times, drawn[:, group.rank()])
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
         pace.follow(model)
         config = {"algorithm": algorithm, "topology": topology, "bucket_bytes": SIZE**2 * dtype.itemsize}
@@ -51,12 +51,12 @@ def simulated(algorithm, topology, link, dtype, steps):
     return [sum(one) / WORKERS for one in zip(*simulate(train, WORKERS, link=link), strict=True)]
 
 
-def replay_of(algorithm, topology="complete", link=FAR, dtype=torch.float32):
+def replay_of(algorithm, topology="complete", link=FAR, dtype=torch.float32, times=TIMES):
     items = [Item(name, one) for name, one in make_model(dtype).named_parameters()]
     graph, bucket_bytes = parse_primitive("topology", topology), SIZE**2 * dtype.itemsize
     on = Scenario(
         WORKERS,
-        TIMES,
+        times,
         OwnLinks(link),
         topology=graph,
         speeds=Speeds(0.0, 0.0, 0.0, 0.0),
@@ -95,6 +95,15 @@ def test_a_replay_takes_as_long_and_sends_as_much(algorithm, topology, steps):
     seconds, sent = simulated(algorithm, topology, FAR, torch.float32, steps)
     assert found.step_seconds == pytest.approx(seconds, rel=0.015)
     assert found.sent_bytes == pytest.approx(sent, rel=0.02)
+
+
+def test_a_worker_that_is_ahead_sends_again_when_its_own_last_round_is_there():
+    """Not in the step in which all others do so, of which it is ahead."""
+    times, near = StepTimes(0.05, 0.01), Link(latency_seconds=0.001, bytes_per_second=1e7)
+    found = replay_of("async_model_average", link=near, times=times)[0].run(40, first=40)
+    seconds, sent = simulated("async_model_average", "complete", near, torch.float32, 40, times)
+    assert found.step_seconds == pytest.approx(seconds, rel=0.01)
+    assert found.sent_bytes == pytest.approx(sent, rel=0.05)
 
 
 @pytest.mark.parametrize(
