@@ -8,10 +8,12 @@ from collections.abc import Iterator, Sequence
 from relaxcomm.composition.exchange_cost import ExchangeCost, exchange_cost
 from relaxcomm.composition.rule import Rule
 from relaxcomm.planner.connections import too_many
+from relaxcomm.planner.priced_plan import PricedPlan
 from relaxcomm.planner.replay import Replay
 from relaxcomm.planner.two_levels import hierarchical_instead
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.exchanges.exchange_for import exchange_for
+from relaxcomm.primitives.exchanges.quorum_average import quorum_average
 from relaxcomm.roles import Compressor, Exchange
 from relaxcomm.system.quantities import bandwidth, data_size, duration, number
 from relaxcomm.tensors.items import Item
@@ -71,6 +73,20 @@ def _assumed_of(rule: Rule, index: int, replay: Replay) -> Iterator[str]:
             "its exchanges outlast a step, and the next follows when the last is there: how many there are "
             "depends on who asks whom, and when, so the bytes may be a third less or more"
         )
+    if isinstance(rule.exchange, quorum_average) and _misses_quorum(rule.exchange, plan):
+        yield (
+            "counted as if whoever pushes after a quorum waited for nobody; it waits until a quorum has pushed "
+            "again, so steps may take longer, and send less"
+        )
+
+
+def _misses_quorum(exchange: quorum_average, plan: PricedPlan) -> bool:
+    """Whether some workers push when the model has been moved without them."""
+    workers = plan.scenario.workers
+    quorum = exchange.quorum or workers // 2 + 1
+    if quorum in (1, workers):
+        return False
+    return plan.ranks > 1 or (workers % quorum > 0 and not exchange.grace_seconds)
 
 
 def _losses(replay: Replay) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -13,7 +14,17 @@ from relaxcomm.planner.links import OwnLinks
 from relaxcomm.planner.replay import shapes_only
 from relaxcomm.planner.scenario import Scenario, StepTimes
 from relaxcomm.plugin import Trigger, TriggerFacts, frozen
-from relaxcomm.primitives import all_gather, all_reduce, error_feedback, every, gradients, parameters, top_k
+from relaxcomm.primitives import (
+    all_gather,
+    all_reduce,
+    deltas,
+    error_feedback,
+    every,
+    gradients,
+    parameters,
+    quorum_average,
+    top_k,
+)
 
 ON = Scenario(3, StepTimes(0.1), OwnLinks(Link(bytes_per_second=1e9)))
 
@@ -48,3 +59,23 @@ def test_a_trigger_without_a_period_is_counted_over_many_steps_and_said_so():
     plan = found(Rule(trigger=by_chance(), payload=parameters(), exchange=all_reduce()))
     assert plan.replayed.sent_bytes == pytest.approx(0.1 * 4 / 3 * 400_000, rel=0.15)
     assert plan.remarks == ("its trigger follows no period that is known, so 2,000 steps were counted",)
+
+
+@pytest.mark.parametrize(
+    ("workers", "quorum", "grace_seconds", "jitter", "is_said"),
+    [
+        (4, None, 0.0, 0.0, True),  # one of four comes after the third
+        (4, None, 1.0, 0.0, False),
+        (4, 2, 0.0, 0.0, False),
+        (4, 2, 0.0, 0.1, True),
+        (4, 1, 0.0, 0.1, False),
+        (4, 4, 0.0, 0.1, False),
+    ],
+)
+def test_who_pushes_after_a_quorum_is_said_to_wait_for_the_next(
+    workers, quorum, grace_seconds, jitter, is_said
+):
+    rule = Rule(payload=deltas(), exchange=quorum_average(quorum=quorum, grace_seconds=grace_seconds))
+    scenario = replace(ON, workers=workers, step_times=StepTimes(0.1, jitter))
+    remarks = forecast(Algorithm((rule,)), shapes_only([(9,)]), scenario, utilisations=()).remarks
+    assert any("pushes after a quorum" in one for one in remarks) == is_said
