@@ -75,8 +75,8 @@ def _assumed_of(rule: Rule, index: int, replay: Replay) -> Iterator[str]:
         )
     if isinstance(rule.exchange, quorum_average) and _misses_quorum(rule.exchange, plan):
         yield (
-            "counted as if whoever pushes after a quorum waited for nobody; it waits until a quorum has pushed "
-            "again, so steps may take longer, and send less"
+            "counted as if whoever pushes after a quorum waited for nobody; it waits until a quorum has "
+            "pushed again, so steps may take longer, and send less"
         )
 
 
