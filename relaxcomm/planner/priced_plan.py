@@ -80,10 +80,8 @@ class PricedPlan:
     def settled_from(self) -> int:
         """The first step from which all that is replayed comes again and again."""
         delays = (rule.delay for rule in self.algorithm.rules if isinstance(rule.delay, int))
-        last = (
-            max(delays, default=0) - 1
-        )  # what the first exchange brings lands so many steps after the period
-        return self.last_change + min(self.period, _MOST_STEPS) + max(0, last)
+        late = max(0, max(delays, default=0) - 1)  # so many steps later the first exchange lands
+        return self.last_change + min(self.period, _MOST_STEPS) + late
 
     @property
     def last_change(self) -> int:
