@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from relaxcomm.config.plugin_modules import module_named
 from relaxcomm.config.primitive_classes import is_meant, is_primitive, lack_of
 from relaxcomm.errors import PluginError, worded
-from relaxcomm.fields.broken import Broken, without_broken
+from relaxcomm.fields.broken import Broken
 from relaxcomm.fields.validation import shown
 from relaxcomm.roles import RELAXCOMM_PROTOCOL
 
@@ -154,7 +155,9 @@ def _loaded(point: EntryPoint) -> Any:
     if not EntryPoint.pattern.match(point.value):
         raise PluginError(f"{shown(point.value)} is no place; write package.module:name")
     package = _package(point)
-    found = point.load() if package in _OWN_PACKAGES else without_broken(package, point.load)
+    if package not in _OWN_PACKAGES:
+        module_named(point.module)
+    found = point.load()
     declared = getattr(sys.modules[package], _VERSION, None)
     if declared is None:
         raise PluginError(

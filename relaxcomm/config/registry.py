@@ -13,6 +13,7 @@ from pydantic import ConfigDict, ValidationError, validate_call
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, Found, LeftOut, discover
+from relaxcomm.config.plugin_modules import forget_failures
 from relaxcomm.config.uninstalled import points_in
 from relaxcomm.errors import ConfigError, PluginError, RelaxcommError, worded
 from relaxcomm.fields.frozen import Declared
@@ -135,6 +136,7 @@ def include(path: Path) -> list[EntryPoint]:
 
     Returns: the entry points that it has, or would have.
     """
+    forget_failures()
     points = points_in(path)
     _included.extend(points)
     algorithms.cache_clear()

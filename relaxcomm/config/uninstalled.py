@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import sys
 import tomllib
@@ -12,9 +11,9 @@ from pathlib import Path
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, each
+from relaxcomm.config.plugin_modules import module_named
 from relaxcomm.config.primitive_classes import is_meant
 from relaxcomm.errors import ConfigError, worded
-from relaxcomm.fields.broken import without_broken
 from relaxcomm.system.files import read_at_most
 
 _LONGEST_BYTES = 1_048_576
@@ -58,7 +57,7 @@ def _declared(folder: Path) -> list[EntryPoint]:
 
 def _defined(file: Path) -> list[EntryPoint]:
     sys.path.insert(0, str(file.resolve().parent))
-    module = without_broken(file.stem, lambda: importlib.import_module(file.stem))
+    module = module_named(file.stem)
     found = []
     for name, value in vars(module).items():
         if getattr(value, "__module__", None) != module.__name__ or name.startswith("_"):

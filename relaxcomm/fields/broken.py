@@ -1,21 +1,14 @@
-"""What stands for a plug-in's class that cannot be made or imported, so that those beside it can be used."""
+"""What stands for a plug-in's class that cannot be made, so that those beside it can be used."""
 
 from __future__ import annotations
 
-import importlib.machinery
-import sys
-import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import partial
-from importlib.abc import MetaPathFinder
-from types import ModuleType
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from relaxcomm.errors import PluginError, worded
 
-T = TypeVar("T")
 _kept: ContextVar[bool] = ContextVar("kept", default=False)
 
 
@@ -45,8 +38,7 @@ class Broken:
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
         self._refuse()
 
-    def __mro_entries__(self, bases: tuple[object, ...]) -> NoReturn:
-        self._refuse()
+    __mro_entries__ = __or__ = __ror__ = __instancecheck__ = __subclasscheck__ = __call__
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("_"):
@@ -62,83 +54,11 @@ def or_broken(cls: type, error: Exception) -> Any:
     return Broken(cls.__name__, cls.__module__, reason, error)
 
 
-def without_broken(package: str, load: Callable[[], T]) -> T:
-    """What `load` returns, also where a class or a module of the package that it imports is broken.
-
-    A module is left out only where its error would end the import: what the package itself catches, as of an
-    optional module, stays with the package.
-
-    Args:
-        package: its top-level name. That module itself must be whole.
-        load: imports it. Called anew for each module that is left out.
-
-    Warns: of a module that is left out and of which nothing was asked, as one with side effects alone.
-    """
-    token, modules = _kept.set(True), _Modules(package)
-    sys.meta_path.insert(0, modules)
+@contextmanager
+def broken_kept() -> Iterator[None]:
+    """While a package is imported: one broken class must not take those beside it down."""
+    token = _kept.set(True)
     try:
-        while True:
-            try:
-                return load()
-            except (Exception, SystemExit) as error:
-                if not modules.leave_out(error):
-                    raise
+        yield
     finally:
-        sys.meta_path.remove(modules)
         _kept.reset(token)
-        modules.forget()
-
-
-class _Modules(MetaPathFinder):
-    """Finds a package's own modules, those that are left out as ones whose every name is `Broken`."""
-
-    def __init__(self, package: str) -> None:
-        self._prefix = f"{package}."
-        self._failed: list[tuple[str, BaseException]] = []
-        self._left_out: dict[str, BaseException] = {}
-        self._asked: set[str] = set()
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if not fullname.startswith(self._prefix):
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            run = partial(self._run, spec.loader.exec_module)
-            spec.loader.exec_module = run  # type: ignore[method-assign]  # each spec has a loader of its own
-        return spec
-
-    def _run(self, run: Callable[[ModuleType], None], module: ModuleType) -> None:
-        name = module.__name__
-        if name in self._left_out:
-            module.__getattr__ = partial(self._missing, name)  # type: ignore[method-assign]
-            with suppress(Exception, SystemExit):  # what stands before the error is usable
-                run(module)
-            return
-        try:
-            run(module)
-        except (Exception, SystemExit) as error:
-            self._failed.append((name, error))
-            raise
-
-    def leave_out(self, error: BaseException) -> bool:
-        """Leave out the module whose error has ended an import, the innermost; whether there is one."""
-        name = next((name for name, of in self._failed if of is error and name not in self._left_out), None)
-        if name is not None:
-            self._left_out[name] = error
-        return name is not None
-
-    def _missing(self, module: str, name: str) -> Broken:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        self._asked.add(module)
-        error = self._left_out[module]
-        return Broken(name, module, f"{module} cannot be imported: {worded(error)}", error)
-
-    def forget(self) -> None:
-        """Whoever imports a module that was left out gets its error."""
-        for name, error in self._left_out.items():
-            sys.modules.pop(name, None)
-            if name not in self._asked:
-                warnings.warn(f"{name} is left out, it cannot be imported: {worded(error)}", stacklevel=4)

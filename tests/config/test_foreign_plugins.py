@@ -89,7 +89,7 @@ def test_a_module_that_ends_the_process_is_left_out(install, tmp_path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     for group in (discovery.ALGORITHMS, discovery.PRIMITIVES):
         install(value="ends_at_once", group=group)
-        with pytest.warns(UserWarning, match="'mine' of ends_at_once is left out: SystemExit: 3"):
+        with pytest.warns(UserWarning, match="'mine' of ends_at_once is left out: .*SystemExit: 3"):
             discover_all()
 
 
@@ -115,7 +115,6 @@ class {name}(Trigger):
         return True
 """
 BREAKS = {
-    "an import": ("import ClassVar", "import ClassVar, nobody_has_it", "bad cannot be imported: ImportError"),
     "no facts": ("facts: ClassVar[TriggerFacts]", "fact: ClassVar[TriggerFacts]", "bad declares no facts"),
     "no method": ("def fires", "def fire", "it lacks fires"),
     "no role": ("(Trigger)", "", "derive it from a role"),
@@ -143,10 +142,8 @@ def package(tmp_path, monkeypatch):
     registry.primitives.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("how", "apart"),
-    [(how, apart) for how in BREAKS for apart in (True, False) if apart or how != "an import"],
-)
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("how", BREAKS)
 def test_what_is_broken_leaves_the_rest_of_its_package(how, apart, package):
     old, new, says = BREAKS[how]
     name = f"partly_{how}_{apart}".replace(" ", "_")
@@ -178,7 +175,8 @@ def test_what_breaks_all_of_a_package_is_told_once(package):
     points = [(discovery.ALGORITHMS, one, f"wholly_broken.{one}:{one}") for one in ("one", "other")]
     package("wholly_broken", points, __init__="import nobody_has_it\n")
     with pytest.warns(
-        UserWarning, match="plug-ins 'one', 'other' of wholly_broken are left out: Mod"
+        UserWarning,
+        match="plug-ins 'one', 'other' of wholly_broken are left out: wholly_broken cannot be",
     ) as caught:
         registry.algorithms()
     assert len(caught) == 1
