@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import itertools
+import re
 import sys
 import traceback
+from pathlib import Path
 from types import ModuleType
 
-from relaxcomm.errors import PluginError, worded
+from relaxcomm.errors import ConfigError, PluginError, worded
 from relaxcomm.fields.broken import broken_kept
 
 _failed: dict[str, PluginError] = {}
@@ -32,6 +35,36 @@ def module_named(name: str) -> ModuleType:
             _failed[one] = _told(one, error)
             raise _failed[one] from error
     return sys.modules[name]
+
+
+def module_at(file: Path) -> ModuleType:
+    """The module in `file`, which is called as the file, or nearly so where another module is called so.
+
+    Raises: ConfigError for a file of another kind; PluginError, from what running it raised.
+    """
+    file = file.resolve()
+    stem = re.sub(r"\W", "_", file.stem)
+    names = itertools.chain([stem], (f"{stem}_{number}" for number in itertools.count(2)))
+    name = next(one for one in names if one not in sys.modules or _is_of(sys.modules[one], file))
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{file} is neither a package's folder nor a file of Python, such as plugin.py")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        with broken_kept():
+            spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, Exception | SystemExit):
+            raise _told(name, error) from error
+        raise
+    return module
+
+
+def _is_of(module: ModuleType, file: Path) -> bool:
+    return getattr(module, "__file__", None) == str(file)
 
 
 def forget_failures() -> None:

@@ -130,6 +130,8 @@ def primitive(role: str, name: str) -> type[Declared]:
 def include(path: Path) -> list[EntryPoint]:
     """Make known what a package's folder, or a file of Python, declares, without installing it.
 
+    It takes the place of what was included under the same name before.
+
     Args:
         path: a folder with a pyproject.toml, or a file with primitives and functions that return an
             `Algorithm`.
@@ -138,7 +140,8 @@ def include(path: Path) -> list[EntryPoint]:
     """
     forget_failures()
     points = points_in(path)
-    _included.extend(points)
+    names = {(point.group, point.name) for point in points}
+    _included[:] = [*(one for one in _included if (one.group, one.name) not in names), *points]
     algorithms.cache_clear()
     primitives.cache_clear()
     return points

@@ -8,10 +8,11 @@ import tomllib
 import typing
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import FunctionType, SimpleNamespace
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, each
-from relaxcomm.config.plugin_modules import module_named
+from relaxcomm.config.plugin_modules import module_at
 from relaxcomm.config.primitive_classes import is_meant
 from relaxcomm.errors import ConfigError, worded
 from relaxcomm.system.files import read_at_most
@@ -25,6 +26,8 @@ def points_in(path: Path) -> list[EntryPoint]:
     Args:
         path: a folder with a pyproject.toml, or a file with primitives and functions that return an
             `Algorithm`.
+
+    Raises: ConfigError for what is neither; PluginError for a file that cannot be run.
     """
     if path.is_dir():
         return _declared(path)
@@ -57,13 +60,23 @@ def _declared(folder: Path) -> list[EntryPoint]:
 
 def _defined(file: Path) -> list[EntryPoint]:
     sys.path.insert(0, str(file.resolve().parent))
-    module = module_named(file.stem)
+    module = module_at(file)
     found = []
     for name, value in vars(module).items():
         if getattr(value, "__module__", None) != module.__name__ or name.startswith("_"):
             continue
         if is_meant(name, value):
-            found.append(EntryPoint(name, f"{file.stem}:{name}", PRIMITIVES))
-        elif inspect.isfunction(value) and typing.get_type_hints(value).get("return") is Algorithm:
-            found.append(EntryPoint(name, f"{file.stem}:{name}", ALGORITHMS))
+            found.append(EntryPoint(name, f"{module.__name__}:{name}", PRIMITIVES))
+        elif inspect.isfunction(value) and _returns_algorithm(value):
+            found.append(EntryPoint(name, f"{module.__name__}:{name}", ALGORITHMS))
     return found
+
+
+def _returns_algorithm(function: FunctionType) -> bool:
+    returned = SimpleNamespace(__annotations__={"return": function.__annotations__.get("return")})
+    try:
+        return (
+            typing.get_type_hints(returned, sys.modules[function.__module__].__dict__)["return"] is Algorithm
+        )
+    except Exception:  # a name for type checkers alone
+        return False

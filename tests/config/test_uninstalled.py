@@ -1,0 +1,86 @@
+"""Files of plug-ins that are checked without being installed."""
+
+import sys
+
+import pytest
+
+from relaxcomm import ConfigError, PluginError, check
+from relaxcomm.config import registry
+from relaxcomm.config.plugin_modules import module_at
+
+PLUGIN = """
+RELAXCOMM_PROTOCOL = 1
+import numpy as np
+from relaxcomm.plugin import Partition, Steps, frozen
+
+@frozen
+class {name}(Partition):
+    '''A partition.
+
+    Args:
+        times: more.
+    '''
+    times: Steps = {times}
+    def parts(self, size, labels, num_parts, seed):
+        return np.array_split(np.arange(size), num_parts)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(registry, "_included", [])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
+    registry.algorithms.cache_clear()
+    registry.primitives.cache_clear()
+
+
+def _file(folder, name, text):
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def test_each_file_is_the_one_that_is_looked_at(tmp_path):
+    one = _file(tmp_path / "a", "plug.py", PLUGIN.format(name="mine", times=1))
+    other = _file(tmp_path / "b", "plug.py", PLUGIN.format(name="mine", times=2))
+    for file, times in ((one, 1), (other, 2), (one, 1)):
+        (point,) = registry.include(file)
+        assert point.load()().times == times
+        assert registry.primitive("partition", "mine")().times == times
+    assert module_at(one) is module_at(one)
+
+
+@pytest.mark.parametrize("name", ["random.py", "torch.py", "my.plug-in.py"])
+def test_a_file_may_be_called_as_another_module(name, tmp_path):
+    found = check(_file(tmp_path, name, PLUGIN.format(name="mine", times=1)))
+    assert {one.subject for one in found} == {"mine"}
+    assert "import" in {one.check for one in found}
+    assert [str(one) for one in found if one.fault] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("class (:", r"SyntaxError: .*plug_broken\.py, line 1"),
+        ("import a_module_that_nobody_has", r"ModuleNotFoundError: .* \(line 1\)"),
+        ("import sys\nsys.exit(0)", r"SystemExit: 0 \(line 2\)"),
+    ],
+)
+def test_a_file_that_cannot_be_run(text, says, tmp_path):
+    file = _file(tmp_path, "plug_broken.py", text)
+    for _ in range(2):
+        with pytest.raises(PluginError, match=f"^plug_broken cannot be imported: {says}"):
+            check(file)
+    assert "plug_broken" not in sys.modules
+
+
+def test_what_is_no_file_of_python(tmp_path):
+    with pytest.raises(ConfigError, match=r"plug\.txt is neither a package's folder nor a file of Python"):
+        check(_file(tmp_path, "plug.txt", ""))
+    with pytest.raises(KeyboardInterrupt):
+        check(_file(tmp_path, "interrupted.py", "raise KeyboardInterrupt"))
+    assert "interrupted" not in sys.modules
