@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+import typing
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -138,7 +139,20 @@ def load(point: EntryPoint) -> Any:
         raise PluginError(f"{shown(found)} is not a function that returns an Algorithm")
     if point.group == PRIMITIVES and not is_primitive(found):
         raise PluginError(f"{shown(found)} is not a complete primitive or topology; {lack_of(found)}")
+    if _package(point) not in _OWN_PACKAGES:
+        _check_types(found)
     return found
+
+
+def _check_types(found: Any) -> None:
+    """Refuse a plug-in whose parameters nobody could check, or describe."""
+    try:
+        typing.get_type_hints(inspect.unwrap(found))
+    except Exception as error:
+        raise PluginError(
+            f"the types of its parameters cannot be read: {worded(error)}; import them also where it runs, "
+            "not under TYPE_CHECKING alone"
+        ) from error
 
 
 def _has_signature(target: object) -> bool:

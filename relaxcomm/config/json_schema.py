@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, TypeAlias
 
 from pydantic import ConfigDict, TypeAdapter
@@ -20,6 +21,7 @@ from pydantic_core import core_schema
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.config import Config, registry
+from relaxcomm.errors import PluginError, worded
 from relaxcomm.fields import docstrings
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.tasks.task_loader import BUNDLED
@@ -34,6 +36,7 @@ class _Generator(GenerateJsonSchema):
     """Describes from docstrings, and marks where the grammar has its own spelling for `_resolve`."""
 
     root: ClassVar[Any] = None
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -53,6 +56,14 @@ class _Generator(GenerateJsonSchema):
         if issubclass(schema["cls"], Declared):
             return {_KIND: schema["cls"].role}
         return super().is_instance_schema(schema)
+
+    def handle_invalid_for_json_schema(self, schema: Any, error_info: str) -> Schema:
+        if schema["type"] == "arguments":
+            return super().handle_invalid_for_json_schema(schema, error_info)
+        return {"not": {}}  # a value that Python alone can give, as an object of a class
+
+    def p_arguments_schema(self, arguments: Any, var_args_schema: Any) -> Schema:
+        raise TypeError("an argument that is given by its place alone")
 
     def encode_default(self, dft: Any) -> Any:
         return spell(dft) if _is_spelt(dft) else super().encode_default(dft)
@@ -84,6 +95,8 @@ def parameters_schema(target: Any) -> Schema:
     Args:
         target: what is called with the arguments.
 
+    Raises: PluginError if a type of an argument has none.
+
     Example:
         >>> from relaxcomm.primitives import every
         >>> parameters_schema(every)["properties"]["steps"]["minimum"]
@@ -92,8 +105,13 @@ def parameters_schema(target: Any) -> Schema:
     generator = type("_RootedGenerator", (_Generator,), {"root": target})
     # A class brings its own settings.
     settings = None if inspect.isclass(target) else ConfigDict(arbitrary_types_allowed=True)
-    adapter = TypeAdapter(target, config=settings)
-    made: Schema = _resolve(adapter.json_schema(schema_generator=generator))
+    try:
+        adapter = TypeAdapter(target, config=settings)
+        made: Schema = _resolve(adapter.json_schema(schema_generator=generator))
+    except Exception as error:  # a type of a plug-in's own may raise anything
+        place = f"{target.__module__}:{target.__qualname__}"
+        why = worded(error).partition("\n")[0]  # pydantic adds a link
+        raise PluginError(f"what {place} takes cannot be described: {why}") from error
     return _described(made, target)
 
 
@@ -147,10 +165,10 @@ def _resolve(made: Any, local: Mapping[str, Any] | None = None) -> Any:
 def _algorithms() -> Schema:
     """`name`, `{name: …, parameter: …}`, or `{rules: [ … ], …}`."""
     bare, named = [], []
-    for name, entry in sorted(registry.algorithms().items()):
-        arguments = parameters_schema(entry.build)
+    entries = registry.algorithms()
+    for name, arguments in _each({name: entry.build for name, entry in entries.items()}):
         if not arguments.get("required"):
-            bare.append({"const": name, "description": entry.summary})
+            bare.append({"const": name, "description": entries[name].summary})
         named.append(
             {
                 **arguments,
@@ -162,6 +180,15 @@ def _algorithms() -> Schema:
     rules["properties"]["rules"]["minItems"] = 1
     del rules["properties"]["planner"]  # only what a package defines has one
     return {"anyOf": [*bare, *named, rules]}
+
+
+def _each(found: Mapping[str, Any]) -> Iterator[tuple[str, Schema]]:
+    """The schema of each one's arguments; a plug-in's that has none is left out."""
+    for name, target in sorted(found.items()):
+        try:
+            yield name, parameters_schema(target)
+        except PluginError as error:
+            warnings.warn(f"{name!r} is left out of the schema: {error}", stacklevel=4)
 
 
 def _rule() -> Schema:
@@ -183,8 +210,7 @@ def _task(made: Schema) -> Schema:
 def _primitives(found: Mapping[str, type[Declared]]) -> Schema:
     """`name`, `{name: {argument: …}}`, or, for one that wraps others, `{name: what it wraps}`."""
     bare, called = [], []
-    for name, cls in sorted(found.items()):
-        arguments = parameters_schema(cls)
+    for name, arguments in _each(found):
         required = arguments.get("required", [])
         wrapped = [key for key, inner in arguments["properties"].items() if _holds_primitive(inner)][:1]
         if not required:

@@ -3,6 +3,7 @@
 import sys
 import types
 import warnings
+from collections.abc import Callable
 from importlib.metadata import EntryPoint
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from relaxcomm import PluginError, RelaxcommError, check
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import discovery, load, registry
+from relaxcomm.config.json_schema import make_schema, parameters_schema
 from relaxcomm.primitives import every_step
 
 
@@ -82,6 +84,49 @@ def test_what_is_left_out(install, entry, says):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert load({"algorithm": "bsp"}).algorithm.name == "bsp"
+
+
+class Own:
+    """What YAML cannot say."""
+
+
+def own_types(one: Own | None = None, call: Callable[[int], int] = abs, *, steps: int = 3) -> Algorithm: ...
+
+
+def unreadable(steps: "Nowhere" = 3) -> Algorithm: ...  # noqa: F821
+
+
+def by_place(steps: int, /) -> Algorithm: ...
+
+
+def in_a_row(*args: int, **more: int) -> Algorithm: ...
+
+
+def test_types_that_cannot_be_read_are_their_plugins_own_business(install):
+    install(thing=unreadable)
+    with pytest.warns(UserWarning, match="'mine' of .* types of its parameters cannot be read: NameError"):
+        assert "required" in make_schema()
+    for asked in ("mine", {"name": "mine", "steps": 3}):
+        with pytest.raises(PluginError, match="'mine' of foreign:thing is left out: the types of its par"):
+            load({"algorithm": asked})
+
+
+def test_what_yaml_cannot_say_is_no_value_of_the_schema(install):
+    install(thing=own_types)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "required" in make_schema()
+    described = parameters_schema(own_types)["properties"]
+    assert described["one"] == {"anyOf": [{"not": {}}, {"type": "null"}], "default": None}
+    assert described["call"] == {"not": {}}
+    assert described["steps"] == {"default": 3, "type": "integer"}
+
+
+@pytest.mark.parametrize("thing", [by_place, in_a_row])
+def test_what_has_no_schema_is_left_out_of_it(thing, install):
+    install(thing=thing)
+    with pytest.warns(UserWarning, match=f"^'mine' is left out of the schema: .*:{thing.__name__} takes"):
+        assert "'mine'" not in str(make_schema())
 
 
 def test_a_module_that_ends_the_process_is_left_out(install, tmp_path, monkeypatch):

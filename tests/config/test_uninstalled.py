@@ -6,6 +6,7 @@ import pytest
 
 from relaxcomm import ConfigError, PluginError, check
 from relaxcomm.config import registry
+from relaxcomm.config.discovery import load
 from relaxcomm.config.plugin_modules import module_at
 
 PLUGIN = """
@@ -60,6 +61,26 @@ def test_a_file_may_be_called_as_another_module(name, tmp_path):
     assert {one.subject for one in found} == {"mine"}
     assert "import" in {one.check for one in found}
     assert [str(one) for one in found if one.fault] == []
+
+
+HELPER = """
+def helper(array: "Nowhere") -> "Nowhere": ...
+
+def method(steps: int = 3) -> "Algorithm": ...
+
+def typed(array: "Nowhere" = None) -> "Algorithm": ...
+
+from relaxcomm import Algorithm
+"""
+
+
+def test_functions_with_types_for_checkers_alone(tmp_path):
+    file = _file(tmp_path, "typed_plug.py", PLUGIN.format(name="mine", times=1) + HELPER)
+    points = {point.name: point for point in registry.include(file)}
+    assert set(points) == {"mine", "method", "typed"}
+    assert load(points["method"]).__name__ == "method"
+    with pytest.raises(PluginError, match="NameError: name 'Nowhere' is not defined; import them also where"):
+        load(points["typed"])
 
 
 @pytest.mark.parametrize(
