@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Annotated
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.roles.carried import nested
 from relaxcomm.roles.scope import Scope, widest
 from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.finiteness import finite_flags, is_finite
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import (
     DENSE,
@@ -166,6 +168,7 @@ class _Reading:
 def _sparse(reading: _Reading, outer: Coding, message: Message, keep_sent: bool) -> Coding:
     """Workers' entries differ, so each worker's values are decoded before they are added up."""
     assert isinstance(message, Sparse)
+    message = _all_used(message)
     coding = reading.encode_decode(message.values, keep_sent)
     parts = yield SparseOf(next(coding), message.indices, message.count)
     decoded, mine = [], None
@@ -181,6 +184,17 @@ def _sparse(reading: _Reading, outer: Coding, message: Message, keep_sent: bool)
         return result, None
     sent = replace(message, values=as_dense(sent, message.values))
     return result, sent if sent.is_direct else reading.tensor(sent)
+
+
+def _all_used(message: Sparse) -> Sparse:
+    """The message; where its values are not finite all are used, whichever of them the next coder takes."""
+    values, indices, count = message.values, message.indices, message.count
+    if values.device.type != "cuda" and is_finite(values):
+        return message
+    used = torch.arange(values.numel(), device=values.device) < count
+    finite = finite_flags([values])  # without waiting
+    count = torch.where(finite, count, values.numel()).to(count.dtype)
+    return replace(message, indices=torch.where(used, indices, 0), count=count)
 
 
 def _whole(reading: _Reading, outer: Coding, message: Message, keep_sent: bool) -> Coding:

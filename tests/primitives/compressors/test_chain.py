@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from contextlib import nullcontext
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +14,8 @@ import relaxcomm
 from relaxcomm import primitives
 from relaxcomm.checks.round_trip import context
 from relaxcomm.config.grammar import parse_primitive
-from relaxcomm.primitives import cast, chain, error_feedback, gaussian_k, identity, random_k, top_k
+from relaxcomm.kernels.dispatch import implementation
+from relaxcomm.primitives import cast, chain, dgc, error_feedback, gaussian_k, identity, random_k, top_k
 from tests.primitives.compressors.test_sparsifiers import bucket_of, encode_decode
 
 HALF = cast("float16")
@@ -105,6 +110,19 @@ def test_what_is_not_finite_comes_through():
     tensor[3] = float("nan")
     for first in (top_k(density=0.01), random_k(density=0.01)):
         assert not torch.isfinite(encode_decode(chain(compressors=(first, HALF)), tensor)[1]).all()
+
+
+@pytest.mark.parametrize("coded", [nullcontext, partial(implementation, "torch")])  # as on a GPU
+@pytest.mark.parametrize("place", [0, 599])
+def test_what_is_not_finite_is_not_hidden_among_values_that_are_not_used(coded, place):
+    for first, step in itertools.product((dgc(density=0.1), gaussian_k(density=0.1)), range(4)):
+        tensor = torch.randn(600)
+        tensor[place] = float("nan")
+        coder = chain(compressors=(first, random_k(density=0.1)))
+        with coded():
+            _, result, sent = encode_decode(coder, tensor, None, step)
+        assert not result.isfinite().all()
+        torch.testing.assert_close(result, sent, equal_nan=True)
 
 
 def test_facts_follow_from_the_parts():
