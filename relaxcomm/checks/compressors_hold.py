@@ -26,6 +26,7 @@ _SHARES = 0.7, 0.2  # weights of two workers; those of push-sum do not sum to 1
 _TWO = "two messages with the weights {} and {}".format(*_SHARES)
 _RANKS = 3
 _STEPS = 8  # of which the first may send less than the others
+_SHOWN_STEPS = 3
 _MOST_STEPS = 200  # in which a rank sends something at last, though it seldom does
 
 
@@ -227,11 +228,15 @@ def _is_survived(compressor: Compressor, tensor: Tensor, layout: Layout, what: s
 
 
 def _is_shown(compressor: Compressor, bad: float, layout: Layout) -> None:
-    tensor = drawn(5)
-    tensor[3] = bad
-    try:
-        _, result, _ = encode_decode(compressor, tensor, slots(compressor, tensor, layout), layout=layout)
-    except RelaxcommError:
-        return
+    """An entry that is not finite is seen at once, also where its place is not one that this step sends."""
     what = f"an entry that is {bad}, in {_told(layout)},"
-    expect(not result.isfinite().all(), f"{what} comes out as finite numbers, so no rank would notice")
+    for place, step in itertools.product((0, 3, layout.numel // 2, layout.numel - 1), range(_SHOWN_STEPS)):
+        tensor = drawn(5)
+        tensor[place] = bad
+        state = slots(compressor, tensor, layout)
+        try:
+            _, result, _ = encode_decode(compressor, tensor, state, step, layout)
+        except RelaxcommError:
+            continue
+        hidden = bool(result.isfinite().all())
+        expect(not hidden, f"{what} comes out as finite numbers, so no rank would notice")

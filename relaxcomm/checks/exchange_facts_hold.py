@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from relaxcomm.checks import slots_hold
-from relaxcomm.checks.exchange_trials import NUMEL, exchanged, mean_of, tensor_of, topology_of
+from relaxcomm.checks.exchange_graphs_hold import kept_state_is_declared, use_of_topologies_is_declared
+from relaxcomm.checks.exchange_trials import NUMEL, ROUNDS, exchanged, mean_of, over_all, tensor_of
 from relaxcomm.checks.exchanges_hold import (
     coder_for,
     results_are_declared,
@@ -19,20 +20,14 @@ from relaxcomm.checks.exchanges_hold import (
 )
 from relaxcomm.checks.finding import Broken, expect
 from relaxcomm.checks.trial_coders import CODERS, in_two_rounds
-from relaxcomm.errors import CommunicationError, TopologyError
+from relaxcomm.errors import CommunicationError
 from relaxcomm.primitives.compressors.top_k import top_k
 from relaxcomm.primitives.outers.average import average
 from relaxcomm.primitives.outers.sgd import sgd
 from relaxcomm.roles import Exchange
-from relaxcomm.tensors.messages import (
-    DENSE,
-    MAXIMUM,
-    SIGNS,
-)
-from relaxcomm.topology import Topology, complete, from_networkx, hierarchical, in_turn, ring, star
+from relaxcomm.tensors.messages import DENSE, MAXIMUM, SIGNS, SPARSE
 
 _SIZE = 3
-_ROUNDS = 60  # in which ranks that mix come together
 
 
 def accepted_kinds_come_through(exchange: Exchange) -> None:
@@ -48,14 +43,9 @@ def accepted_kinds_come_through(exchange: Exchange) -> None:
         if kind == MAXIMUM:
             largest = torch.stack([tensor_of(rank) for rank in range(_SIZE)]).amax(0)
             expect(bool((results == largest).all()), "declares to accept maximum messages, returns others")
-        elif exchange.facts.returns == "mean" and kind != SIGNS and _over_all(exchange):
+        elif exchange.facts.returns == "mean" and kind != SIGNS and over_all(exchange):
             off = float((results.mean(0) - mean_of(_SIZE)).abs().max())
             expect(off < 0.05, f"declares to accept {kind} messages, but their mean is {off:.3g} off")
-
-
-def _over_all(exchange: Exchange) -> bool:
-    """Whether what all ranks put in keeps its mean over one exchange."""
-    return exchange.facts.same_result or exchange.facts.topology != "groups"
 
 
 def taking_part_is_declared(exchange: Exchange) -> None:
@@ -121,56 +111,10 @@ def _but_rank_0(bad: float, rank: int) -> Tensor:
     return tensor_of(rank) if rank else torch.full((NUMEL,), bad)
 
 
-def use_of_topologies_is_declared(exchange: Exchange) -> None:
-    """What exchanges with all ranks does the same over every graph, and what uses one does not."""
-    if exchange.topology_override() is not None:
-        return
-    graphs: tuple[Topology, Topology] = (ring(), star())
-    if exchange.facts.topology == "groups":
-        graphs = hierarchical(sizes=(2, 2)), hierarchical(sizes=(3, 1))
-    one, other = (exchanged(exchange, coder_for(exchange), 4, topology=graph) for graph in graphs)
-    same = all(a.sent == b.sent and torch.equal(a.result, b.result) for a, b in zip(one, other, strict=True))
-    if exchange.facts.topology == "complete":
-        expect(same, f"declares to exchange with all ranks, but {graphs[0]!r} and {graphs[1]!r} differ")
-    else:
-        expect(not same, f"declares to use the {exchange.facts.topology}, but all of them come to the same")
-
-
-def kept_state_is_declared(exchange: Exchange) -> None:
-    """Ranks come together over graphs that change, and any tensor can be exchanged, or it is declared."""
-    facts, coder = exchange.facts, coder_for(exchange)
-    if facts.returns != "mean" or not facts.collective or not _over_all(exchange):
-        return
-    if facts.topology == "graph" and exchange.topology_override() is None and not facts.needs_fixed_graph:
-        turns = in_turn(topologies=(complete(), ring(), star()))
-        start = tensor_of(0)
-        found = exchanged(exchange, coder, 4, steps=_ROUNDS, topology=turns, start=lambda rank: start.clone())
-        apart = max(float((one.result - found[0].result).abs().max()) for one in found)
-        expect(
-            apart < 1e-3, f"goes wrong over graphs that change ({apart:.3g} apart); declare needs_fixed_graph"
-        )
-    for graph in () if facts.follows_parameters else _graphs_of(exchange):
-        found = exchanged(exchange, coder, _SIZE, start=lambda rank: tensor_of(9), topology=graph)
-        off = float((torch.stack([one.result for one in found]).mean(0) - mean_of(_SIZE)).abs().max())
-        wrong = f"the mean of other tensors than parameters is {off:.3g} off"
-        expect(off < 1e-5, f"{wrong}; declare follows_parameters")
-
-
-def _graphs_of(exchange: Exchange) -> list[Topology]:
-    """Graphs that it takes, where there may be one with directions that is not balanced."""
-    import networkx as nx
-
-    uneven = from_networkx(nx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2)]))
-    try:
-        exchange.check_graph(uneven, _SIZE)
-    except TopologyError:
-        return [topology_of(exchange, _SIZE)]
-    return [topology_of(exchange, _SIZE), *([uneven] if exchange.facts.topology == "graph" else [])]
-
-
 def memory_is_declared(exchange: Exchange) -> None:
-    """What a message leaves out comes later, so that ranks come together all the same."""
-    if exchange.facts.memory == "none":
+    """What a message leaves out comes later, so that ranks come together all the same, or it is lost."""
+    declared = exchange.facts.memory != "none"
+    if not declared and (exchange.facts.returns != "mean" or SPARSE not in exchange.facts.accepts):
         return
     start = tensor_of(0)
 
@@ -178,10 +122,15 @@ def memory_is_declared(exchange: Exchange) -> None:
         return start + (tensor_of(rank) if rank else 0)
 
     coder = top_k(density=0.25)
-    found = exchanged(exchange, coder, _SIZE, put_in=put_in, start=lambda rank: start.clone(), steps=_ROUNDS)
+    found = exchanged(exchange, coder, _SIZE, put_in=put_in, start=lambda rank: start.clone(), steps=ROUNDS)
     apart = max(float((one.result - mean_of(_SIZE, put_in)).norm()) for one in found)
     begun = max(float((put_in(rank) - mean_of(_SIZE, put_in)).norm()) for rank in range(_SIZE))
-    expect(apart < 0.05 * begun, f"declares a memory, but {apart / begun:.1%} of the distance is never sent")
+    if declared:
+        expect(
+            apart < 0.05 * begun, f"declares a memory, but {apart / begun:.1%} of the distance is never sent"
+        )
+        return
+    expect(apart >= 0.05 * begun, "declares no memory, but what messages leave out comes later; declare one")
 
 
 def division_is_declared(exchange: Exchange) -> None:

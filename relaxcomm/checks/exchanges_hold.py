@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from relaxcomm.checks.exchange_trials import NUMEL, exchanged, mean_of, takes, topology_of
+from relaxcomm.checks.exchange_trials import NUMEL, exchanged, mean_of, takes, tensor_of, topology_of
 from relaxcomm.checks.finding import expect
 from relaxcomm.checks.in_place import expect_assigned
 from relaxcomm.primitives.compressors.identity import identity
@@ -57,7 +57,8 @@ def results_are_declared(exchange: Exchange) -> None:
 
 
 def slots_are_assigned(exchange: Exchange) -> None:
-    """A slot changes by assignment."""
+    """A slot changes by assignment, also one that follows parameters, which have moved apart."""
+    start = tensor_of(max(_SIZES))
     for size in filter(partial(takes, exchange), _SIZES):
-        for one in exchanged(exchange, coder_for(exchange), size, steps=4):
+        for one in exchanged(exchange, coder_for(exchange), size, steps=4, start=lambda rank: start.clone()):
             expect_assigned(sorted(set(one.written)))

@@ -36,7 +36,7 @@ class _Generator(GenerateJsonSchema):
     """Describes from docstrings, and marks where the grammar has its own spelling for `_resolve`."""
 
     root: ClassVar[Any] = None
-    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
+    ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012  # as its base has it
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False

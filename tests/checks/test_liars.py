@@ -186,6 +186,7 @@ LIES: list[tuple[Any, dict[str, Any], str]] = [
     (dcd_gossip(), {"needs_fixed_graph": False}, "kept state"),
     (push_sum(), {"follows_parameters": False}, "kept state"),
     (dcd_gossip(), {"memory": "lossless"}, "memory"),
+    (choco_gossip(gamma=0.4), {"memory": "none"}, "memory"),
     (all_gather(), {"takes_divided": True}, "division"),
     (quorum_average(), {"applies_outer": False}, "outer"),
     (server(staleness=0), {"applies_outer": True}, "outer"),
@@ -697,3 +698,41 @@ NORM = norm_test(rule=0, tolerance=0.5)
 )
 def test_a_method_that_does_something_else_is_told_so(honest, method, gives, check, said):
     assert said in found(liar(honest, {}, **{method: gives}), check)
+
+
+@pytest.mark.parametrize(("share", "fault"), [(0.1, None), (0.02, None), (0.0, "ranks come no nearer: ")])
+def test_gossip_may_be_slow_but_not_without_end(share, fault):
+    def run(self, cx, tensor, compressor, state):
+        mean = yield from gossip().run(cx, tensor.clone(), compressor, state)
+        return torch.lerp(tensor, mean, share)
+
+    complaint = found(liar(gossip(), {}, run=run), "kept state")
+    assert complaint is None if fault is None else complaint.startswith(fault)
+
+
+def test_a_copy_of_parameters_is_not_written_into():
+    def init(self, bucket):
+        return {"copy": bucket.copy()}
+
+    def run(self, cx, tensor, compressor, state):
+        state["copy"] += yield from all_gather().run(cx, tensor - state["copy"], compressor, state)
+        return state["copy"].clone()
+
+    follows = {"follows_parameters": True, "slots": {"copy": "fresh"}}
+    assert "['copy'] in place" in found(liar(all_gather(), follows, init=init, run=run), "slots")
+
+
+HIDES: dict[str, Callable[[int, torch.Tensor], torch.Tensor]] = {
+    "in other places": lambda step, places: (places + step) % 2 == 1,
+    "in other steps": lambda step, places: places >= (step > 1) * len(places),
+}
+
+
+@pytest.mark.parametrize("where", HIDES)
+def test_what_is_not_finite_is_looked_for_in_several_places_and_steps(where):
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        sent = torch.where(HIDES[where](cx.step, torch.arange(len(tensor))), tensor, 0.0)
+        return (yield from identity().encode_decode(cx, sent, state, keep_sent=keep_sent))
+
+    hides = liar(identity(), {"follows_clock": True}, encode_decode=encode_decode)
+    assert "so no rank would notice" in found(hides, "hard inputs")
