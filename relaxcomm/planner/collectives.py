@@ -147,14 +147,12 @@ def _legs(groups: Sequence[Sequence[int]], messages: int, across: bool) -> list[
         return Leg(NeighborPairs.of_parts(parts, workers), 1, sent / whole) if sent else _NOWHERE
 
     within_one = leg(inside, within)
-    to_sum = _across(groups) if across else {}
-    back = {(other, one): part for (one, other), part in to_sum.items()}
-    across_one = [leg(to_sum, between), leg(back, between)] if across else []
+    across_one = [leg(_across(groups), between)] * 2 if across else []
     return [within_one, *across_one, within_one] * messages
 
 
 def _across(groups: Sequence[Sequence[int]]) -> dict[Pair, float]:
-    """What ranks send to those of another group who sum it: each group sums one share of all entries."""
+    """Ranks of different groups whose shares of the entries overlap, and by how much."""
     shares = [
         (rank, place / len(group), (place + 1) / len(group), index)
         for index, group in enumerate(groups)
@@ -164,9 +162,7 @@ def _across(groups: Sequence[Sequence[int]]) -> dict[Pair, float]:
         (one, other): overlap
         for one, low, high, here in shares
         for other, start, stop, there in shares
-        if here != there
-        and (overlap := min(high, stop, (there + 1) / len(groups)) - max(low, start, there / len(groups)))
-        > 1e-9
+        if here != there and (overlap := min(high, stop) - max(low, start)) > 1e-9
     }
 
 
