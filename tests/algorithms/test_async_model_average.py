@@ -170,12 +170,13 @@ def test_all_load_a_good_state_where_one_rank_had_nan(place):
 def uneven(world):
     model = CASES["mlp"].model()
     optimizer = make_optimizer("momentum", model)
-    with world.attach(model, optimizer, settings()) as engine, engine.join():
-        for step in range(20 + 15 * world.rank):
-            time.sleep(0.01 + 0.002 * world.rank)  # room for several averages, on a busy machine, too
-            CASES["mlp"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    with world.attach(model, optimizer, settings()) as engine:
+        with engine.join():
+            for step in range(20 + 15 * world.rank):
+                time.sleep(0.01 + 0.002 * world.rank)  # room for several averages, on a busy machine, too
+                CASES["mlp"].local_loss(model, step, world.rank).backward()
+                optimizer.step()
+                optimizer.zero_grad()
         engine.state_dict()
     return engine.statistics["steps"], engine.statistics["synchronisations"], values(model)
 
