@@ -25,6 +25,7 @@ from relaxcomm.tensors.messages import (
     MAXIMUM,
     SHARED_SUPPORT,
     SPARSE,
+    BlockSparse,
     Dense,
     Message,
     SharedSupport,
@@ -189,7 +190,7 @@ def _sparse(reading: _Reading, outer: Coding, message: Message, keep_sent: bool)
 def _all_used(message: Sparse) -> Sparse:
     """The message; where its values are not finite all are used, whichever of them the next coder takes."""
     values, indices, count = message.values, message.indices, message.count
-    if values.device.type != "cuda" and is_finite(values):
+    if isinstance(message, BlockSparse) or (values.device.type != "cuda" and is_finite(values)):
         return message
     used = torch.arange(values.numel(), device=values.device) < count
     finite = finite_flags([values])  # without waiting

@@ -15,7 +15,17 @@ from relaxcomm import primitives
 from relaxcomm.checks.round_trip import context
 from relaxcomm.config.grammar import parse_primitive
 from relaxcomm.kernels.dispatch import implementation
-from relaxcomm.primitives import cast, chain, dgc, error_feedback, gaussian_k, identity, random_k, top_k
+from relaxcomm.primitives import (
+    cast,
+    chain,
+    chunk_top_k,
+    dgc,
+    error_feedback,
+    gaussian_k,
+    identity,
+    random_k,
+    top_k,
+)
 from tests.primitives.compressors.test_sparsifiers import bucket_of, encode_decode
 
 HALF = cast("float16")
@@ -115,7 +125,8 @@ def test_what_is_not_finite_comes_through():
 @pytest.mark.parametrize("coded", [nullcontext, partial(implementation, "torch")])  # as on a GPU
 @pytest.mark.parametrize("place", [0, 599])
 def test_what_is_not_finite_is_not_hidden_among_values_that_are_not_used(coded, place):
-    for first, step in itertools.product((dgc(density=0.1), gaussian_k(density=0.1)), range(4)):
+    firsts = dgc(density=0.1), gaussian_k(density=0.1), chunk_top_k(num_kept=7, chunk_size=100)
+    for first, step in itertools.product(firsts, range(4)):
         tensor = torch.randn(600)
         tensor[place] = float("nan")
         coder = chain(compressors=(first, random_k(density=0.1)))
