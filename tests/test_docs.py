@@ -13,8 +13,10 @@ from torch.distributed.run import get_args_parser
 
 import relaxcomm
 from relaxcomm import Algorithm, config
+from relaxcomm.checks.declarations import words_are_there
 from relaxcomm.cli.app import app
 from relaxcomm.config import registry
+from relaxcomm.config.primitive_classes import is_primitive
 from tests.test_readme import ROOT
 
 PAGES = {
@@ -84,6 +86,9 @@ def test_python_runs(page, elsewhere, capsys):
     for text in blocks(page, "python"):
         exec(compile(text, page, "exec"), names)
     run_examples(names)
+    for made in names.values():
+        if is_primitive(made) and made.__module__ == "page":
+            words_are_there(made)
     assert PRINTED.get(page, "") in capsys.readouterr().out
 
 

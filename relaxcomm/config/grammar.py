@@ -123,11 +123,12 @@ def arguments_of(target: Callable[..., object], values: Mapping[Any, Any]) -> di
         >>> arguments_of(error_feedback, {"compressor": {"top_k": {"density": 0.01}}})
         {'compressor': top_k(density=0.01)}
     """
-    wrapped = _wrapped(inspect.unwrap(target))
-    arguments = {}
+    hints = typing.get_type_hints(inspect.unwrap(target))
+    wrapped, arguments = _wrapped(hints), {}
     for key, item in values.items():
-        with below(str(key)):
-            arguments[str(key)] = _parse_field(wrapped.get(str(key)), item)
+        name = str(key)
+        with below(name):
+            arguments[name] = _parse_field(wrapped.get(name), item, hints.get(name))
     return arguments
 
 
@@ -178,11 +179,12 @@ def _parse_rule(value: object) -> Rule:
 
 
 def _arguments(cls: type[Declared], value: object) -> dict[str, Any]:
-    wrapped = _wrapped(cls)
+    hints = typing.get_type_hints(cls)
+    wrapped = _wrapped(hints)
     named = isinstance(value, Mapping) and (not value or set(value) & set(_field_names(cls)))
     if wrapped and not named:
         name, role = next(iter(wrapped.items()))
-        return {name: _parse_field(role, value)}
+        return {name: _parse_field(role, value, hints[name])}
     if not isinstance(value, Mapping):
         raise ConfigError(
             f"{cls.__name__}: {shown(value)} is not allowed; write its arguments by name: "
@@ -191,23 +193,27 @@ def _arguments(cls: type[Declared], value: object) -> dict[str, Any]:
     return arguments_of(cls, value)
 
 
-def _parse_field(role: str | None, item: object) -> object:
+def _parse_field(role: str | None, item: object, hint: Any) -> object:
     if role is None or not isinstance(item, str | Mapping | list | Declared):  # a number, or none
-        return tuple(item) if isinstance(item, list) else item
-    if role == piecewise.role and isinstance(item, str):  # no number, which its own error says
+        return tuple(item) if isinstance(item, list) and not _takes_lists(hint) else item
+    if role == piecewise.role and isinstance(item, str | list):  # no number, which its own error says
         return item
     parse = partial(parse_primitive, role)
     return _each(parse, item) if isinstance(item, list) else parse(item)
+
+
+def _takes_lists(hint: Any) -> bool:
+    return any(list in (one, typing.get_origin(one)) for one in (hint, *typing.get_args(hint)))
 
 
 def _field_names(cls: type[Declared]) -> list[str]:
     return [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]  # made by @frozen
 
 
-def _wrapped(made: Callable[..., object]) -> dict[str, str]:
+def _wrapped(hints: Mapping[str, Any]) -> dict[str, str]:
     """Parameters of a primitive's class or an algorithm's function that hold primitives, with their role."""
     found = {}
-    for name, hint in typing.get_type_hints(made).items():
+    for name, hint in hints.items():
         for held in (hint, *typing.get_args(hint)):
             if inspect.isclass(held) and issubclass(held, Declared):
                 found[name] = held.role

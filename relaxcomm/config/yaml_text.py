@@ -100,9 +100,13 @@ class _Loader(yaml.SafeLoader):
 
 _Loader.add_constructor(f"{_TAG}int", _Loader.construct_integer)
 _Loader.add_constructor(f"{_TAG}float", _Loader.construct_finite)
-# Dates are text, as in YAML 1.2, and so is a lone "=".
+# Dates are text, as in YAML 1.2, and so are a lone "=" and 1:30, which is 90 in YAML 1.1.
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag in _TAGS]
+    first: [
+        (tag, re.compile(f"(?!.*:){pattern.pattern}", pattern.flags))
+        for tag, pattern in resolvers
+        if tag in _TAGS
+    ]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(

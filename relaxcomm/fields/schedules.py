@@ -47,13 +47,16 @@ class piecewise(Declared):
 
 
 def _number(allowed: str) -> WrapValidator:
-    """Says of all else, such as the text that YAML makes of 1%, what may stand there."""
+    """Says of all else, such as the text that YAML makes of 1%, or a list, what may stand there."""
+    form = {"form": "{piecewise: {values: […], steps: […]}}"}  # braces of their own
 
     def check(value: object, inner: ValidatorFunctionWrapHandler) -> object:
         try:
             return inner(value)
         except ValidationError:
-            raise PydanticCustomError("number", f"write {allowed}, or a schedule of it") from None
+            raise PydanticCustomError(
+                "number", f"write {allowed}, or a schedule of it: {{form}}", form
+            ) from None
 
     return WrapValidator(check)
 

@@ -64,6 +64,12 @@ RULE = {"payload": "gradients", "exchange": "all_reduce"}
             "density = '1%' is not allowed: write a number above 0, and 1 at most, or a schedule of it",
         ),
         (
+            {"algorithm": {"name": "topk_sgd", "density": [0.1, 0.01]}},
+            ConfigError,
+            "density = [0.1, 0.01] is not allowed: write a number above 0, and 1 at most, or a schedule of "
+            "it: {piecewise: {values: […], steps: […]}}",
+        ),
+        (
             {"algorithm": {"rules": [{**RULE, "compressor": {"quantize": {"bits": "8 bits"}}}]}},
             ConfigError,
             "bits = '8 bits' is not allowed: write a whole number, 1 to 8, or a schedule of it",

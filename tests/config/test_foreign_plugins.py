@@ -122,6 +122,16 @@ def test_what_yaml_cannot_say_is_no_value_of_the_schema(install):
     assert described["steps"] == {"default": 3, "type": "integer"}
 
 
+def lists(one: list[int] | None = None, other: tuple[int, ...] = ()) -> Algorithm:
+    assert (one, other) == ([1, 2], (3, 4))
+    return build()
+
+
+def test_a_list_is_a_list_where_one_is_asked_for(install):
+    install(thing=lists)
+    assert load({"algorithm": {"name": "mine", "one": [1, 2], "other": [3, 4]}}).algorithm.name == "local_sgd"
+
+
 @pytest.mark.parametrize("thing", [by_place, in_a_row])
 def test_what_has_no_schema_is_left_out_of_it(thing, install):
     install(thing=thing)
