@@ -195,9 +195,8 @@ class Backward:
     def _flush(self) -> None:
         """Launch what is left, and land all."""
         if not self.buckets:
-            self._bound.lay_out(
-                self._bound.world.gather_all(self._readiness.order(), "the first backward")[0]
-            )
+            order = self._bound.world.gather_all(self._readiness.order(), "the first backward")[0]
+            self._bound.lay_out(order)
             self._bind()
             self._begin_buckets()
         self._readiness.learn()
