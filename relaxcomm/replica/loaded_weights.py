@@ -66,10 +66,8 @@ class LoadedWeights:
         is_known = self._ignores or self._is_restored or self._before is not None
         if self._matters and not (is_known or self._is_evaluated()):
             writes = zip(self._written(), self._usual, strict=True)
-            self._before, self._unclear = (
-                self._checksums(),
-                [times not in (0, usual) for times, usual in writes],
-            )
+            self._unclear = [times not in (0, usual) for times, usual in writes]
+            self._before = self._checksums()
 
     def check(self, algorithm: Algorithm, step: int) -> list[str]:
         """Before the engine changes parameters: look at what was loaded since it last did.
