@@ -18,7 +18,7 @@ from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.roles.carried import nested
 from relaxcomm.roles.scope import Scope, widest
 from relaxcomm.tensors.buckets import Bucket
-from relaxcomm.tensors.finiteness import finite_flags, is_finite
+from relaxcomm.tensors.finiteness import finite_flags
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import (
     DENSE,
@@ -190,11 +190,10 @@ def _sparse(reading: _Reading, outer: Coding, message: Message, keep_sent: bool)
 def _all_used(message: Sparse) -> Sparse:
     """The message; where its values are not finite all are used, whichever of them the next coder takes."""
     values, indices, count = message.values, message.indices, message.count
-    if isinstance(message, BlockSparse) or (values.device.type != "cuda" and is_finite(values)):
+    if isinstance(message, BlockSparse):
         return message
     used = torch.arange(values.numel(), device=values.device) < count
-    finite = finite_flags([values])  # without waiting
-    count = torch.where(finite, count, values.numel()).to(count.dtype)
+    count = torch.where(finite_flags([values]), count, values.numel()).to(count.dtype)
     return replace(message, indices=torch.where(used, indices, 0), count=count)
 
 

@@ -12,6 +12,7 @@ import torch
 import relaxcomm
 from relaxcomm import CompositionError, Rule, round_trip
 from relaxcomm.checks.exchange_trials import exchanged, tensor_of
+from relaxcomm.plugin import frozen
 from relaxcomm.primitives import (
     all_gather,
     all_reduce,
@@ -68,6 +69,7 @@ def test_half_precision_is_measured_in_more():
 def test_receivers_hold_the_bound_themselves():
     """A sender that does not clip moves the mean no more than one that does."""
 
+    @frozen
     class unclipped(type(clip_norm(max_norm=1.0))):
         facts = replace(clip_norm(max_norm=1.0).facts)
 
