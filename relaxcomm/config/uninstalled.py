@@ -74,9 +74,8 @@ def _defined(file: Path) -> list[EntryPoint]:
 
 def _returns_algorithm(function: FunctionType) -> bool:
     returned = SimpleNamespace(__annotations__={"return": function.__annotations__.get("return")})
+    names = vars(sys.modules[function.__module__])
     try:
-        return (
-            typing.get_type_hints(returned, sys.modules[function.__module__].__dict__)["return"] is Algorithm
-        )
+        return typing.get_type_hints(returned, names)["return"] is Algorithm
     except Exception:  # a name for type checkers alone
         return False

@@ -75,11 +75,10 @@ class NeighborPairs(Sequence[Pair]):
     def of_parts(cls, parts: Mapping[Pair, float], workers: int) -> NeighborPairs:
         """Those that send each other such parts of the message."""
         mean = sum(parts.values()) / workers
-        out: Counter[int] = Counter()
-        into: Counter[int] = Counter()
+        out, into = (dict.fromkeys(range(workers), 0.0) for _ in range(2))
         for (one, other), part in parts.items():
-            out[one] += part / mean  # type: ignore[assignment]  # Counter takes any number
-            into[other] += part / mean  # type: ignore[assignment]
+            out[one] += part / mean
+            into[other] += part / mean
         busiest = max(*out.values(), *into.values())
         return cls(tuple(parts), tuple(part / mean for part in parts.values()), busiest)
 
