@@ -10,10 +10,12 @@ from torch.nn.functional import pad
 
 from relaxcomm.kernels.dispatch import on_its_device, uses_triton
 from relaxcomm.kernels.magnitudes import (
-    BIN_SHIFT,
     INFINITY,
+    MANTISSA_BITS,
     NUM_BINS,
+    NUM_EXPONENTS,
     ROW,
+    bin_slots,
     counted_entries,
     magnitude_keys,
 )
@@ -26,7 +28,7 @@ class MagnitudeStatistics:
     Args:
         sums: `[parts, 2]` float64: of v, and of `v^2`.
         num_not_finite: `[parts]` int32: entries that are NaN or infinite.
-        histogram: `[copies, NUM_BINS]` int32: of `|v|`, of the entries that are counted.
+        histogram: `[2^MANTISSA_BITS, NUM_EXPONENTS]` int32: of `|v|`, of the entries that are counted.
         largest: `[ceil(numel / ROW)]` int32: the largest key of each row of entries.
         numel: entries.
     """
@@ -43,8 +45,8 @@ def magnitude_statistics(
 ) -> MagnitudeStatistics:
     """Write `u = x + decay e` and look at v, u as the messages' type holds it; without a residual v is x.
 
-    Sums are kept in float64, so that no square of a float32 leaves the range. Of more than two million
-    entries some tiles are counted in the histogram, which every tile has the same chance to be.
+    Sums are kept in float64, so that no square of a float32 leaves the range. Of more than a million
+    entries some rows are counted in the histogram, which every row has the same chance to be.
 
     Args:
         tensor: x, `[numel]`, float32, bfloat16 or float16; at least one entry.
@@ -70,12 +72,12 @@ def magnitude_statistics(
         values = torch.add(tensor, residual, alpha=decay, out=out).to(tensor.dtype)
     keys, wide = magnitude_keys(values), values.double()
     counted = counted_entries(tensor.numel(), tensor.device)
-    histogram = counted.new_zeros(NUM_BINS).scatter_add_(0, (keys >> BIN_SHIFT).long(), counted)
+    histogram = counted.new_zeros(NUM_BINS).scatter_add_(0, bin_slots(keys), counted)
     rows = pad(keys, (0, -keys.numel() % ROW)).view(-1, ROW)
     return MagnitudeStatistics(
         sums=torch.stack((wide.sum(), wide.square().sum())).view(1, 2),
         num_not_finite=keys.ge(INFINITY).sum(dtype=torch.int32).view(1),
-        histogram=histogram.view(1, -1),
+        histogram=histogram.view(1 << MANTISSA_BITS, NUM_EXPONENTS),
         largest=rows.amax(1),
         numel=tensor.numel(),
     )

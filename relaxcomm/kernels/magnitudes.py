@@ -8,12 +8,13 @@ from torch import Tensor
 MANTISSA_BITS = 6  # of a bin's number, behind the exponent's 8: a bin is 1.6 % wide
 BIN_SHIFT = 23 - MANTISSA_BITS
 NUM_BINS = 1 << (31 - BIN_SHIFT)
+NUM_EXPONENTS = NUM_BINS >> MANTISSA_BITS
 INFINITY = 0x7F800000
 NOT_A_NUMBER = 0x7FC00000
 LARGEST_FINITE = INFINITY - 1
 ROW = 128  # entries whose largest one is noted
 TILE = 32 * ROW  # entries that are worked on together
-_MOST_COUNTED = 1 << 21
+_MOST_COUNTED = 1 << 19
 _GOLDEN = 0x9E3779B1  # 2^32 over the golden ratio
 
 
@@ -35,18 +36,32 @@ def magnitude_keys(values: Tensor) -> Tensor:
     return torch.where(wide == wide, keys, NOT_A_NUMBER)
 
 
+def bin_slots(keys: Tensor) -> Tensor:
+    """Where in a histogram `[2^MANTISSA_BITS, NUM_EXPONENTS]` keys count, int64.
+
+    Bins beside each other lie far apart: most entries share few bins, and a GPU adds to one place of memory
+    after the other.
+
+    Example:
+        >>> bin_slots(magnitude_keys(torch.tensor([0.0, 1.0, 1.5, 2.0])))
+        tensor([   0,  127, 8319,  128])
+    """
+    bins = (keys >> BIN_SHIFT).long()
+    return bins % (1 << MANTISSA_BITS) * NUM_EXPONENTS + (bins >> MANTISSA_BITS)
+
+
 def counting_stride(numel: int) -> int:
-    """One tile of so many is counted, so that about two million entries are, of fewer each.
+    """One row of so many is counted, a power of two, so that half a million to a million entries are.
 
     Example:
         >>> counting_stride(1_000_000), counting_stride(1 << 30)
-        (1, 512)
+        (1, 2048)
     """
-    return max(1, numel // _MOST_COUNTED)
+    return 1 << max(1, numel // _MOST_COUNTED).bit_length() - 1
 
 
 def counted_entries(numel: int, device: torch.device) -> Tensor:
-    """1 for each entry that is counted, `[numel]` int32: of each group of tiles one, drawn by its number.
+    """1 for each entry that is counted, `[numel]` int32: of each group of rows one, drawn by its number.
 
     Args:
         numel: entries of the tensor.
@@ -58,6 +73,6 @@ def counted_entries(numel: int, device: torch.device) -> Tensor:
         tensor([1, 1, 1, 1, 1], dtype=torch.int32)
     """
     stride = counting_stride(numel)
-    tiles = torch.arange(-(-numel // TILE), device=device)
-    drawn = (((tiles // stride) * _GOLDEN & 0xFFFFFFFF) >> 16) % stride
-    return (tiles % stride == drawn).int().repeat_interleave(TILE)[:numel]
+    rows = torch.arange(-(-numel // ROW), device=device)
+    drawn = ((rows // stride) * _GOLDEN & 0xFFFFFFFF) >> 16
+    return ((rows ^ drawn) % stride == 0).int().repeat_interleave(ROW)[:numel]

@@ -54,7 +54,7 @@ def normal_threshold(
 
         with on_its_device(found.largest):
             return triton_normal_threshold.launch(found, k, capacity, quantile, fallback)
-    histogram = found.histogram.sum(0)
+    histogram = found.histogram.t().reshape(-1)
     at_least = histogram.flip(0).cumsum(0).flip(0)  # in a bin and all above it
     tried = _tried(found, quantile)
     keys, counts = _counts(tried, histogram, at_least, found.numel)

@@ -11,15 +11,15 @@ from relaxcomm.kernels.compiled.triton_feedback import corrected
 from relaxcomm.kernels.magnitudes import (
     BIN_SHIFT,
     INFINITY,
+    MANTISSA_BITS,
     NOT_A_NUMBER,
-    NUM_BINS,
+    NUM_EXPONENTS,
     ROW,
     TILE,
     counting_stride,
 )
 
 _MOST_PARTS = 1024
-_COPIES = 4  # of the histogram, so that fewer programs add to the same number at once
 _BESIDE = 4  # entries that a thread reads at once, and adds up by itself
 
 
@@ -33,7 +33,7 @@ def launch(
     parts = -(-tiles // tiles_each)
     sums = torch.empty(parts, 2, dtype=torch.float64, device=tensor.device)
     not_finite = torch.empty(parts, dtype=torch.int32, device=tensor.device)
-    histogram = torch.zeros(_COPIES, NUM_BINS, dtype=torch.int32, device=tensor.device)
+    histogram = torch.zeros(1 << MANTISSA_BITS, NUM_EXPONENTS, dtype=torch.int32, device=tensor.device)
     largest = torch.empty(-(-numel // ROW), dtype=torch.int32, device=tensor.device)
     _statistics[(parts,)](
         tensor,
@@ -45,15 +45,15 @@ def launch(
         largest,
         numel,
         tiles_each,
-        counting_stride(numel),
+        counting_stride(numel).bit_length() - 1,
         float(decay),
         HAS_RESIDUAL=residual is not None,
         ROWS=TILE // ROW,
         ROW=ROW,
         BESIDE=_BESIDE,
         SHIFT=BIN_SHIFT,
-        BINS=NUM_BINS,
-        COPIES=_COPIES,
+        MANTISSA_BITS=MANTISSA_BITS,
+        EXPONENTS=NUM_EXPONENTS,
         INFINITY=INFINITY,
         NOT_A_NUMBER=NOT_A_NUMBER,
         num_warps=8,
@@ -79,13 +79,13 @@ def _beside(value, ROWS: tl.constexpr, ROW: tl.constexpr, BESIDE: tl.constexpr):
 
 
 @triton.jit
-def _is_counted(tile, stride):
-    """As `counted_entries`, of the number of a tile in int64."""
-    drawn = (((tile // stride) * 2654435761) & 4294967295) >> 16
-    return tile % stride == drawn % stride
+def _are_counted(row, stride_bits):
+    """As `counted_entries`, of the numbers of rows, in int64."""
+    drawn = ((row >> stride_bits) * 2654435761 & 4294967295) >> 16
+    return ((row ^ drawn) & ((1 << stride_bits) - 1)) == 0
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["stride_bits"])
 def _statistics(
     tensor_ptr,
     residual_ptr,
@@ -96,15 +96,15 @@ def _statistics(
     largest_ptr,
     numel,
     tiles_each,
-    stride,
+    stride_bits,
     decay,
     HAS_RESIDUAL: tl.constexpr,
     ROWS: tl.constexpr,
     ROW: tl.constexpr,
     BESIDE: tl.constexpr,
     SHIFT: tl.constexpr,
-    BINS: tl.constexpr,
-    COPIES: tl.constexpr,
+    MANTISSA_BITS: tl.constexpr,
+    EXPONENTS: tl.constexpr,
     INFINITY: tl.constexpr,
     NOT_A_NUMBER: tl.constexpr,
 ):
@@ -115,7 +115,7 @@ def _statistics(
     total = tl.zeros((ROWS, ROW // BESIDE), dtype=tl.float64)
     squares = tl.zeros((ROWS, ROW // BESIDE), dtype=tl.float64)
     spoilt = tl.zeros((ROWS, ROW // BESIDE), dtype=tl.int32)
-    bins_ptr = histogram_ptr + (part % COPIES) * BINS
+    least = tl.zeros((ROWS, ROW // BESIDE), dtype=tl.int32)
     for step in range(tiles_each):
         tile = part.to(tl.int64) * tiles_each + step
         start = tile * (ROWS * ROW)
@@ -129,8 +129,13 @@ def _statistics(
         squares += _beside(exact * exact, ROWS, ROW, BESIDE)
         spoilt += _beside((key >= INFINITY).to(tl.int32), ROWS, ROW, BESIDE)
         tl.store(largest_ptr + tile * ROWS + rows, tl.max(key, axis=1), mask=rows * ROW < left)
-        counted = inside & _is_counted(tile, stride)
-        tl.atomic_add(bins_ptr + (key >> SHIFT), 1, mask=counted, sem="relaxed")
+        counted = inside & _are_counted(tile * ROWS + rows, stride_bits)[:, None]
+        # As `bin_slots`; those of 0, which may be most, are added up first.
+        bins = key >> SHIFT
+        slot = (bins & ((1 << MANTISSA_BITS) - 1)) * EXPONENTS + (bins >> MANTISSA_BITS)
+        tl.atomic_add(histogram_ptr + slot, 1, mask=counted & (bins > 0), sem="relaxed")
+        least += _beside((counted & (bins == 0)).to(tl.int32), ROWS, ROW, BESIDE)
     tl.store(sums_ptr + 2 * part, tl.sum(total))
     tl.store(sums_ptr + 2 * part + 1, tl.sum(squares))
     tl.store(not_finite_ptr + part, tl.sum(spoilt))
+    tl.atomic_add(histogram_ptr, tl.sum(least), sem="relaxed")

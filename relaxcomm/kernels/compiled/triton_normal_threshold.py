@@ -26,7 +26,7 @@ def launch(found: MagnitudeStatistics, k: int, capacity: int, quantile: float, f
         capacity,
         quantile,
         PARTS=next_power_of_two(len(found.sums)),
-        COPIES=len(found.histogram),
+        MANTISSAS=len(found.histogram),
         SHIFT=BIN_SHIFT,
         BINS=NUM_BINS,
         FALLBACK=fallback,
@@ -80,7 +80,7 @@ def _threshold(
     capacity,
     quantile,
     PARTS: tl.constexpr,
-    COPIES: tl.constexpr,
+    MANTISSAS: tl.constexpr,
     SHIFT: tl.constexpr,
     BINS: tl.constexpr,
     FALLBACK: tl.constexpr,
@@ -88,9 +88,9 @@ def _threshold(
 ):
     """One program: the numbers are few."""
     bins = tl.arange(0, BINS)
-    histogram = tl.zeros((BINS,), dtype=tl.int32)
-    for copy in tl.static_range(COPIES):
-        histogram += tl.load(histogram_ptr + copy * BINS + bins)
+    EXPONENTS: tl.constexpr = BINS // MANTISSAS
+    slots = tl.arange(0, MANTISSAS)[:, None] * EXPONENTS + tl.arange(0, EXPONENTS)[None, :]
+    histogram = tl.reshape(tl.trans(tl.load(histogram_ptr + slots)), (BINS,))
     parts = tl.arange(0, PARTS)
     total = tl.sum(tl.load(sums_ptr + 2 * parts, mask=parts < num_parts, other=0.0), axis=0)
     squares = tl.sum(tl.load(sums_ptr + 2 * parts + 1, mask=parts < num_parts, other=0.0), axis=0)
