@@ -13,7 +13,7 @@ from relaxcomm.engine import admission, bucket_parts, client_states, step_state,
 from relaxcomm.engine.standings import Loaded, Standing, Standings
 from relaxcomm.engine.state_fits import check_fits
 from relaxcomm.engine.state_schema import EngineState, parse
-from relaxcomm.errors import CompositionWarning, ConfigError, ConfigWarning, RankLostError
+from relaxcomm.errors import CommunicationError, CompositionWarning, ConfigError, ConfigWarning, RankLostError
 from relaxcomm.monitoring.exporter import Target
 from relaxcomm.network.generations import Generation
 from relaxcomm.network.transport import Membership
@@ -117,12 +117,14 @@ def stay(
     """
     old = transition.before.bound
     in_step = transition.standing.next_step - old.clock.step
+    standings = Standings.gather(transition.world, transition.standing)
+    _check_trained(old, standings)
     handover = Handover(old, transition.world, in_step=bool(in_step))
     try:
         handover.take()
         new = survival.rebound(old, transition.world)
         handover.give(new)
-        return _stay(transition, new, make_step, late, schedule)
+        return _stay(transition, new, make_step, standings, late, schedule)
     except RankLostError:
         handover.undo()
         raise
@@ -132,11 +134,11 @@ def _stay(
     transition: Transition,
     new: Bound,
     make_step: MakeStep,
+    standings: Standings,
     late: Mapping[str, Any] | None,
     schedule: Mapping[str, Any],
 ) -> Resumed:
     old, world, mine = transition.before.bound, transition.world, transition.standing
-    standings = Standings.gather(world, mine)
     rests = [None if one is None else one.rests for one in transition.before_change(standings)]
     is_behind = standings.is_behind(mine)
     if new.algorithm.is_collective and standings.differ:
@@ -212,6 +214,18 @@ def join(
     new.clock.set(state["resumes_at"] - in_step)
     loaders = [one.model_dump() for one in saved.loaders]
     return Resumed(step, loaders, new.clock.step + in_step, standings.targets, standings.events), saved
+
+
+def _check_trained(old: Bound, standings: Standings) -> None:
+    """Refuse, on all ranks, to take weights that are evaluated for those that are trained."""
+    sends_model = standings.differ and not old.algorithm.lets_replicas_differ
+    takes = bool(old.state.services) or survival.makes_equal(old.algorithm) or sends_model
+    if takes and (evaluated := standings.evaluated):
+        raise CommunicationError(
+            f"ranks were lost while load_state_dict() had changed {evaluated} since the last step, which "
+            f"{old.algorithm.name}, to go on without them, would take for what was trained; start the run "
+            "again from a checkpoint, and put back what is evaluated before all ranks do anything together"
+        )
 
 
 def _share_out_clients(new: Bound, rank_before: int) -> None:

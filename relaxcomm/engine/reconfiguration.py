@@ -94,6 +94,8 @@ class Reconfiguration:
             fresh, world, run.make_step, algorithm_of, in_step=in_step, target=run.metering.target
         )
         run.schedule.begin_at(saved)
+        bound = resumed.step.bound
+        bound.replica.loaded.follow(bound.algorithm, is_elastic=True)
         self._go_on_with(resumed)
 
     def _change(
@@ -124,13 +126,13 @@ class Reconfiguration:
             run.settings.check_world_size(following.size)
             if in_order:
                 world.transport.close()  # the others have left it, too
-            next_step = before.bound.clock.step + in_step
             standing = self._standing(
-                next_step, in_round=in_round, shared=digest, is_whole=in_order, loaders=loaders
+                in_step=in_step, in_round=in_round, shared=digest, is_whole=in_order, loaders=loaders
             )
             transition = Transition(before, following, standing, generation, elastic.generation)
             try:
-                resumed = next_generation.stay(transition, run.make_step, late, run.schedule.export())
+                with before.bound.replica.loaded.outlasting():
+                    resumed = next_generation.stay(transition, run.make_step, late, run.schedule.export())
                 break
             except RankLostError as error:  # one more is lost
                 forget_locals(error)
@@ -144,10 +146,11 @@ class Reconfiguration:
         return resumed.is_behind
 
     def _standing(
-        self, next_step: int, *, in_round: bool, shared: str, is_whole: bool, loaders: Loaded
+        self, *, in_step: bool, in_round: bool, shared: str, is_whole: bool, loaders: Loaded
     ) -> Standing:
         """Where this rank stands, see `Standing`; `in_round` as `Bound.progress` has it."""
         run, bound = self._run, self._run.step.bound
+        next_step = bound.clock.step + in_step
         return Standing(
             next_step=next_step,
             progress=bound.progress(next_step, in_round=in_round),
@@ -159,6 +162,7 @@ class Reconfiguration:
             rests=bucket_parts.rests(bound),
             algorithm=repr(bound.algorithm),
             target=run.metering.target,
+            evaluated=() if in_step else bound.replica.loaded.others(),
         )
 
     def _join_again(self, error: GivenUpError, before: Bound, world: World, *, in_step: bool) -> None:

@@ -43,7 +43,7 @@ class Session:
         self.step = self.make_step(bound)
         """What is done in a step now."""
         replica = self.replica
-        replica.loaded.follow(bound.algorithm)
+        replica.loaded.follow(bound.algorithm, is_elastic=elastic is not None)
         self.hooks = Hooks(replica.model, replica.parameters, replica.optimizers, replica.loaded.note)
         self.loop = Loop(self.hooks, self.step, self)
         self.loaders = Loaders(self.event, bound.world.membership)
@@ -114,7 +114,7 @@ class Session:
         self.step.inputs.follow(before.inputs)
         self.metering.follow(bound)
         self.schedule.follow(self.step)
-        self.replica.loaded.follow(bound.algorithm)
+        self.replica.loaded.follow(bound.algorithm, is_elastic=self.is_elastic)
 
     def event(self, event: str, facts: Mapping[str, float]) -> None:
         """Something has happened on all ranks that no hook sees; those that are left exchange once more."""
@@ -176,7 +176,6 @@ class Session:
             self.hooks.follow(self.loop, gradients=resumed.step.follows_gradients)
         resumed.step.inputs.follow(self.step.inputs)
         self.step = step = resumed.step
-        self.replica.loaded.follow(step.bound.algorithm)
         self.loop.go_on_with(step, resumed.resumes_at, resumed.caught_up_at)
         self.schedule.go_on_with(step)
         self.metering.go_on_with(step.bound, self.generation, resumed.targets)

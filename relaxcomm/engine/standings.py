@@ -30,6 +30,7 @@ class Standing:
         rests: what it has left to send of the mean of its part.
         algorithm: that it runs.
         target: where others find its metrics, or None.
+        evaluated: names of the parameters that it holds in the place of those that are trained.
     """
 
     next_step: int = -1
@@ -42,6 +43,7 @@ class Standing:
     rests: bucket_parts.Rests = field(default_factory=dict)
     algorithm: str = ""
     target: Target | None = None
+    evaluated: Sequence[str] = ()
 
     @property
     def stays(self) -> bool:
@@ -112,6 +114,12 @@ class Standings:
     def are_whole(self) -> bool:
         """Whether no rank has lost what was on its way."""
         return all(one.is_whole for one in self.by_rank)
+
+    @property
+    def evaluated(self) -> str:
+        """Which ranks hold other parameters than those that are trained, and one's name; empty if none do."""
+        ranks = [rank for rank, one in enumerate(self.by_rank) if one.evaluated]
+        return f"{self.by_rank[ranks[0]].evaluated[0]} on ranks {ranks}" if ranks else ""
 
     @property
     def differ(self) -> bool:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from relaxcomm.carry.slots import is_of_part, policies
+from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.network.operations import AllReduce, Broadcast, Label
 from relaxcomm.roles.carried import share_of
@@ -105,13 +106,17 @@ def begin_anew(bound: Bound, joined: Collection[int]) -> None:
         bound: among the ranks now.
         joined: those among them that were not there before.
     """
-    begins = any(_begins_anew(rule) and rule.exchange.facts.collective for rule in bound.algorithm.rules)
-    if begins:
+    if makes_equal(bound.algorithm):
         replicas.equalise(bound, without=joined)
         bound.state.set_up(bound.plan, bound.clock.context)
     elif joined and bound.algorithm.lets_replicas_differ:
         replicas.admit(bound, joined)
     _take_means(bound)
+
+
+def makes_equal(algorithm: Algorithm) -> bool:
+    """Whether replicas become equal where ranks change."""
+    return any(_begins_anew(rule) and rule.exchange.facts.collective for rule in algorithm.rules)
 
 
 def _take_means(bound: Bound) -> None:

@@ -39,6 +39,7 @@ class LoadedWeights:
         self._parameters, self._optimizers, self._reshard = parameters, optimizers, reshard
         self._tensors = [item.tensor for item in parameters]
         self._matters = False  # loads do, to the algorithm that is followed
+        self._watches = False  # for loads
         self._based: list[Rule] = []  # its rules that move parameters from where they were
         self._before: list[Tensor] | None = None  # checksums, from the first load since a step on
         self._unclear: list[bool] = []  # those that it may have put back
@@ -46,15 +47,16 @@ class LoadedWeights:
         self._usual = [0] * len(self._tensors)  # how often the loop itself writes in place between two steps
         self._ignores = self._is_restored = False
 
-    def follow(self, algorithm: Algorithm) -> None:
+    def follow(self, algorithm: Algorithm, *, is_elastic: bool = False) -> None:
         """An algorithm begins, and goes on from what was loaded.
 
         Where it moves parameters neither from a base nor by what is late or held elsewhere, nothing is looked
-        at: that would take longer than all else in a step without an exchange.
+        at unless ranks change: that would take longer than all else in a step without an exchange.
         """
         self._based = [rule for rule in algorithm.rules if _has_base(rule)]
         is_late = any(rule.delay for rule in algorithm.rules) or not algorithm.is_collective
         self._matters = bool(self._based) or is_late
+        self._watches = self._matters or is_elastic
         self.forget()
 
     def note(self) -> None:
@@ -64,7 +66,7 @@ class LoadedWeights:
         away. What the loop writes there for training, such as clipped weights, is not.
         """
         is_known = self._ignores or self._is_restored or self._before is not None
-        if self._matters and not (is_known or self._is_evaluated()):
+        if self._watches and not (is_known or self._is_evaluated()):
             writes = zip(self._written(), self._usual, strict=True)
             self._unclear = [times not in (0, usual) for times, usual in writes]
             self._before = self._checksums()
@@ -91,6 +93,8 @@ class LoadedWeights:
 
     def refuse(self, algorithm: Algorithm, step: int) -> list[str]:
         """The same before a state is saved, after which what was loaded may still be put back."""
+        if not self._matters:
+            return []
         changed, unclear = self._loaded()
         if unclear and not changed:
             warnings.warn(
@@ -115,7 +119,12 @@ class LoadedWeights:
 
     def changed(self) -> list[str]:
         """Names of the parameters that loads have changed since the last step."""
-        return self._loaded()[0]
+        return self._loaded()[0] if self._matters else []
+
+    def others(self) -> list[str]:
+        """Names of the parameters that loads have changed or may have, whether or not it matters in a step."""
+        changed, unclear = self._loaded()
+        return changed + unclear
 
     def forget(self, *, is_restored: bool = False) -> None:
         """What was loaded belongs to what the engine goes on from.
@@ -124,7 +133,7 @@ class LoadedWeights:
             is_restored: whether the engine's own state was loaded, to which others may follow before a step.
         """
         self._before, self._is_restored = None, is_restored
-        self._versions = self._versions_now() if self._matters else None
+        self._versions = self._versions_now() if self._watches else None
 
     @contextmanager
     def ignored(self) -> Iterator[None]:
@@ -136,6 +145,17 @@ class LoadedWeights:
         finally:
             self._ignores = before
             self._versions = list(map(sub, self._versions_now(), written))
+
+    @contextmanager
+    def outlasting(self) -> Iterator[None]:
+        """Know the same of loads after a change of ranks, which may itself move what is trained."""
+        others = self.others()
+        try:
+            with self.ignored():
+                yield
+        finally:
+            if not others:
+                self.forget(is_restored=self._is_restored)
 
     def _loaded(self) -> tuple[list[str], list[str]]:
         """Names of the parameters that loads have changed since the last step, or may have put back."""

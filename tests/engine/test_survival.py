@@ -7,7 +7,9 @@ import torch
 from torch import nn
 
 import relaxcomm
-from relaxcomm.engine import survival
+from relaxcomm.engine import next_generation, survival
+from relaxcomm.engine.standings import Standing, Standings
+from relaxcomm.errors import CommunicationError
 from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.step.world import World as RanksNow
 from tests.engine.harness import World, in_process
@@ -149,3 +151,28 @@ def test_what_rules_keep_equal_is_compared_and_sent(rule):
     for slots in zip(*kept, strict=True):
         assert all(torch.equal(one, slots[1]) for one in slots)
     assert any(value.any() for value in kept[0])
+
+
+def evaluating(world: World, algorithm):
+    """A run whose ranks may change, while rank 1 holds other weights than it trains."""
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
+        bound, loaded = engine._session.bound, engine._session.replica.loaded
+        loaded.follow(bound.algorithm, is_elastic=True)
+        trained = {name: value.clone() for name, value in model.state_dict().items()}
+        if world.rank == 1:
+            model.load_state_dict({name: value + 1 for name, value in trained.items()})
+        standing = Standing(next_step=1, shared=survival.shared_digest(bound), evaluated=loaded.others())
+        standings = Standings.gather(bound.world, standing)
+        model.load_state_dict(trained)
+        next_generation._check_trained(bound, standings)
+    return True
+
+
+def test_weights_that_are_evaluated_are_sent_to_nobody():
+    with pytest.raises(
+        CommunicationError, match=r"changed weight on ranks \[1\] .* bsp, to go on without them"
+    ):
+        in_process(evaluating, 3, "bsp")
+    assert in_process(evaluating, 3, "local_sgd") == [True] * 3

@@ -44,9 +44,16 @@ with relaxcomm.attach(model, optimizer, config) as engine:
         optimizer.zero_grad()
         if step == 5:
             own = total()
-            is_torn = WHEN != "inside"
+            is_torn = WHEN not in ("inside", "loaded")
             if WHEN == "together":
                 told = engine.together(together)
+            elif WHEN == "loaded":
+                trained = {name: value.clone() for name, value in model.state_dict().items()}
+                model.load_state_dict({name: value + 1.0 for name, value in trained.items()})
+                if rank == LOST:
+                    end(0.5)
+                told = engine.together(together)
+                model.load_state_dict(trained)
             else:
                 with engine.averaged():
                     mean = total()
@@ -59,9 +66,18 @@ with relaxcomm.attach(model, optimizer, config) as engine:
                     assert after == own, "this rank's own comes back"
             is_torn = False
 print(json.dumps({"told": told, "calls": calls, "steps": engine.statistics["steps"], "sum": total(),
-                  "shown": None if WHEN == "together" else [mean, after]}))
+                  "shown": [mean, after] if WHEN in ("averaged", "inside") else None}))
 """
 )
+
+
+def launch(algorithm, when, size, deaf=0):
+    """How the ranks end that are left, see `run`."""
+    store = kept_store()
+    settings = {"PORT": store.port, "ALGORITHM": algorithm, "WHEN": when, "DEAF": deaf, "LOST": size - 1}
+    done = launch_script(SCRIPT, size, 60, arguments=[json.dumps(settings)])
+    del store
+    return done[: size - 1]
 
 
 def run(algorithm, when: str, *, size: int = 4, deaf: int = 0):
@@ -73,13 +89,9 @@ def run(algorithm, when: str, *, size: int = 4, deaf: int = 0):
         size: number of ranks.
         deaf: the one that has not heard of the end of the event.
     """
-    lost = size - 1
-    store = kept_store()
-    settings = {"PORT": store.port, "ALGORITHM": algorithm, "WHEN": when, "DEAF": deaf, "LOST": lost}
-    done = launch_script(SCRIPT, size, 60, arguments=[json.dumps(settings)])
-    del store
-    assert [one.returncode for one in done[:lost]] == [0] * lost, "\n".join(one.stderr for one in done)
-    found = [json.loads(one.stdout) for one in done[:lost]]
+    left = launch(algorithm, when, size, deaf)
+    assert [one.returncode for one in left] == [0] * len(left), "\n".join(one.stderr for one in left)
+    found = [json.loads(one.stdout) for one in left]
     assert len({one["sum"] for one in found}) == 1
     assert {one["steps"] for one in found} == {12}
     return found
@@ -111,3 +123,17 @@ def test_a_loss_while_the_mean_is_evaluated(algorithm):
     assert [one["told"] for one in found] == [[0, 1, 2]] * 3
     after = {one["shown"][1] for one in found}
     assert len(after) == (1 if algorithm == "choco_sgd" else 3)
+
+
+@pytest.mark.parametrize("algorithm", [{"name": "diloco", "steps": 4}, "bsp"])
+def test_a_loss_while_loaded_weights_are_evaluated(algorithm):
+    """They are put back after it, which is no progress: training goes on from where it was."""
+    assert [one["told"] for one in run(algorithm, "loaded")] == [[0, 1, 2]] * 3
+
+
+@pytest.mark.parametrize("algorithm", ["sgp", "ssp"])
+def test_weights_that_are_evaluated_are_not_taken_for_what_all_begin_anew_from(algorithm):
+    for one in launch(algorithm, "loaded", 4):
+        assert one.returncode == 1
+        assert "CommunicationError: ranks were lost while load_state_dict() had changed 4.bias" in one.stderr
+        assert f"on ranks [0, 1, 2] since the last step, which {algorithm}, to go on" in one.stderr

@@ -669,3 +669,26 @@ def test_late_gradients_of_other_weights_move_none_that_are_loaded(before, saves
     found = relaxcomm.simulate(lambda group: program(group, before, saves), 3)
     for ours, theirs in zip(found, anew, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("evaluated", [False, True])
+def test_what_is_known_of_loads_outlasts_a_change_of_ranks(evaluated):
+    """What is put back after it is no progress, and neither is what the change itself writes."""
+    model, optimizer = make()
+    with relaxcomm.attach(model, optimizer, {"algorithm": DILOCO}) as engine:
+        train(model, optimizer)
+        loaded, trained = engine._session.replica.loaded, kept(model)
+        model.load_state_dict(other(model))
+        if not evaluated:
+            model.load_state_dict(trained)
+        names = loaded.others()
+        assert bool(names) is evaluated
+        with loaded.outlasting():
+            assert loaded.others() == names
+            if not evaluated:
+                model.load_state_dict(other(model))
+        assert loaded.others() == names
+        if evaluated:
+            model.load_state_dict(trained)
+        assert loaded.others() == []
+        train(model, optimizer)
