@@ -122,7 +122,7 @@ class LoadedWeights:
         return self._loaded()[0] if self._matters else []
 
     def others(self) -> list[str]:
-        """Names of the parameters that loads have changed or may have, whether or not it matters in a step."""
+        """Names of the parameters that loads have changed, or may have, also where no step minds it."""
         changed, unclear = self._loaded()
         return changed + unclear
 

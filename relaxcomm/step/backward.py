@@ -151,6 +151,7 @@ class Backward:
         Args:
             is_loaded: whether they are of other weights than those that are saved with them.
         """
+        land_all(late.flight for bucket in self.buckets for late in bucket.late)
         return [late for bucket in self.buckets for late in bucket.late.export(is_loaded)]
 
     def restore(self, saved: Iterable[Sequence[Any]]) -> None:

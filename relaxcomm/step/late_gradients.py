@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -30,6 +30,9 @@ class LateGradients:
 
     def __len__(self) -> int:
         return len(self._flying)
+
+    def __iter__(self) -> Iterator[Transfer]:
+        return iter(self._flying)
 
     def due(self) -> list[Transfer]:
         """Those whose step this is, in which they land."""
@@ -87,7 +90,7 @@ class LateGradients:
         self._flying = deque(late for late in self._flying if late.sent != self._bound.clock.step)
 
     def export(self, is_loaded: bool) -> list[list[object]]:
-        """As a checkpoint keeps them; waits for them."""
+        """As a checkpoint keeps them, once they have landed."""
         return [
             [
                 late.due,

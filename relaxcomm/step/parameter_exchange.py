@@ -148,6 +148,7 @@ class ParameterExchange:
         Args:
             is_loaded: whether they are of other weights than those that are saved with them.
         """
+        land_all(transfer.flight for transfer in self._under_way())
         return [_exported(transfer, is_loaded) for transfer in self._under_way()]
 
     def restore(self, saved: Iterable[list[Any]]) -> None:
@@ -234,7 +235,7 @@ class ParameterExchange:
 def _exported(late: Transfer, is_loaded: bool) -> list[Any]:
     """As `restore` takes it; waits for the result."""
     assert late.snapshot is not None, "what is late has a snapshot"
-    result, task = late.flight.land().clone(), late.task
+    result, task = late.result.clone(), late.task
     place = late.due, task.index, task.of_buffers, task.bucket.index
     is_overtaken = late.is_overtaken or (is_loaded and task.rule.payload.facts.is_model)
     snapshot = result if is_overtaken else late.snapshot  # a difference of nothing

@@ -6,7 +6,15 @@ import pytest
 import torch
 
 from relaxcomm import Algorithm, Link, Rule, attach, simulate
-from relaxcomm.primitives import all_reduce, averaging_server, every, gradients, parameters, scatter_gather
+from relaxcomm.primitives import (
+    all_reduce,
+    averaging_server,
+    deltas,
+    every,
+    gradients,
+    parameters,
+    scatter_gather,
+)
 
 
 class Two(torch.nn.Module):
@@ -86,6 +94,24 @@ def test_buckets_are_drained_side_by_side(bucket_bytes):
                 optimizer.zero_grad()
             ended = group.time()
         return group.time() - ended
+
+    # Two messages that wait for each other.
+    assert simulate(rank, 3, link=Link(latency_seconds=1.0)) == [2.0] * 3
+
+
+@pytest.mark.parametrize("payload", [gradients(), deltas()])
+def test_what_is_late_is_saved_side_by_side(payload):
+    config = {"algorithm": Algorithm((Rule(payload=payload, exchange=scatter_gather(), delay=2),))}
+
+    def rank(group):
+        model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(3)])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with attach(model, optimizer, {**config, "bucket_bytes": 1}, process_group=group) as engine:
+            model(torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+            asked = group.time()
+            engine.state_dict()
+            return group.time() - asked
 
     # Two messages that wait for each other.
     assert simulate(rank, 3, link=Link(latency_seconds=1.0)) == [2.0] * 3
