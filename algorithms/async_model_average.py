@@ -14,6 +14,8 @@ def async_model_average(*, steps: Steps = 1, compressor: Compressor | None = Non
     waits: it trains on, takes the mean in when it has arrived, and only then sends the next snapshot.
     The slowest worker sets how often that is, and never how fast the others train. Each mean leaves
     the mean of all replicas as it is. BatchNorm's statistics stay with their worker until `close()`.
+    To save a state all wait for each other: a resumed run goes on like the one that has saved there, and
+    not like one that has never saved, in which slow workers would still be behind.
 
     Args:
         steps: the least number of local steps from one snapshot to the next, in optimizer steps.

@@ -131,6 +131,33 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_been():
     assert any(state["late_parameters"] for _, kept in saved for (state,) in kept.values())
 
 
+def resumed(world, saved):
+    """Parameters after a save, which each worker makes at a step of its own, or after loading it."""
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("momentum", model)
+    at, history, states = (9, 7, 3)[world.rank], [], []
+    with world.attach(model, optimizer, settings()) as engine:
+        if saved is not None:
+            engine.load_run_state_dict(saved[world.rank])
+        for step in range(0 if saved is None else at, 2 * at):
+            world.group.sleep((1.0, 1.3, 3.0)[world.rank])
+            CASES["toy"].local_loss(model, step, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            history.append(values(model))
+            if step == at - 1:
+                states.append(copy.deepcopy(engine.run_state_dict()))
+                history.clear()
+    return [*history, values(model)], states
+
+
+def test_a_resumed_run_goes_on_like_the_one_that_has_saved_while_workers_were_apart():
+    whole = in_process(resumed, 3, None)
+    again = in_process(resumed, 3, [state for _, (state,) in whole])
+    for (ours, _), (theirs, _) in zip(again, whole, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
 def not_finite_on_one(world, place):
     """Rank 1 alone gets NaN in a parameter; all ranks load what was saved, and train on."""
     model = CASES["toy"].model()
