@@ -156,11 +156,10 @@ class Backward:
 
     def restore(self, saved: Iterable[Sequence[Any]]) -> None:
         """Put late gradients back that a checkpoint has saved, into a layout that was made anew."""
-        if not self._has_rules:
-            return
-        self._bind()
-        for due, index, unit, result, *counts in saved:
-            self.buckets[unit].late.restore(due, index, result, counts)
+        if self._has_rules:
+            self._bind()
+            for due, index, unit, result, *counts in saved:
+                self.buckets[unit].late.restore(due, index, result, counts)
 
     def _bind(self) -> None:
         """Make the flat buffers for a layout."""

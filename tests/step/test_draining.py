@@ -101,20 +101,25 @@ def test_buckets_are_drained_side_by_side(bucket_bytes):
 
 @pytest.mark.parametrize("payload", [gradients(), deltas()])
 def test_what_is_late_is_saved_side_by_side(payload):
-    config = {"algorithm": Algorithm((Rule(payload=payload, exchange=scatter_gather(), delay=2),))}
+    trigger = every(steps=1 if payload == gradients() else 2)
+    rule = Rule(trigger=trigger, payload=payload, exchange=scatter_gather(), delay=2)
+    config = {"algorithm": Algorithm((rule,)), "bucket_bytes": 1}
 
     def rank(group):
         model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(3)])
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with attach(model, optimizer, {**config, "bucket_bytes": 1}, process_group=group) as engine:
-            model(torch.ones(1, 4)).sum().backward()
-            optimizer.step()
+        with attach(model, optimizer, config, process_group=group) as engine:
+            for _ in range(2):
+                model(torch.ones(1, 4)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
             asked = group.time()
             engine.state_dict()
             return group.time() - asked
 
-    # Two messages that wait for each other.
-    assert simulate(rank, 3, link=Link(latency_seconds=1.0)) == [2.0] * 3
+    # Two messages that wait for each other, and of parameters whether they are finite.
+    seconds = 2.0 if payload == gradients() else 3.0
+    assert simulate(rank, 3, link=Link(latency_seconds=1.0)) == [seconds] * 3
 
 
 def test_what_was_frozen_meanwhile_stays_as_it_is():
