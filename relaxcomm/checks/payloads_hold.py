@@ -156,7 +156,7 @@ def scale_is_undone(payload: Payload) -> None:
 
 
 def event_is_declared(payload: Payload) -> None:
-    """An event changes what it keeps, if it waits for one."""
+    """An event changes what it keeps if it waits for one, and nothing if it does not hear of it."""
     trial = _Trial(payload)
     trial.bucket.scatter(trial.parameters + 0.5)
     before = {name: slot.clone() for name, slot in trial.state.items()}
@@ -164,6 +164,9 @@ def event_is_declared(payload: Payload) -> None:
     follows = any(not torch.equal(slot, before[name]) for name, slot in trial.state.items())
     declared = payload.facts.event
     expect(follows == (declared is not None), f"declares the event {declared!r}, but follows {follows}")
+    hears = payload.facts.hears
+    is_heard = hears is None or "client" in hears
+    expect(is_heard or not follows, f"declares to hear {sorted(hears or ())}, but takes note of 'client'")
 
 
 def slots_are_assigned(payload: Payload) -> None:

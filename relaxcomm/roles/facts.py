@@ -56,6 +56,7 @@ class PayloadFacts:
         extra_entries: number of entries behind those of the bucket, such as a weight.
         wide: it is read in float32 at least, whatever the type of the parameters.
         event: the event that its trigger must wait for, or None.
+        hears: the events of which it takes note; None for all.
         slots: what it keeps, and what becomes of each slot with another number of ranks, see `Carried`.
 
     Example:
@@ -74,6 +75,7 @@ class PayloadFacts:
     extra_entries: int
     wide: bool = False  # unless stated, as plug-ins may be older than this field
     event: str | None
+    hears: frozenset[str] | None = None  # unless stated, likewise
     slots: Slots
 
 
@@ -93,11 +95,9 @@ class CompressorFacts:
         clip: from how many times the root mean square on entries are cut on purpose; infinity for none.
         max_norm: from which norm on a tensor is scaled down on purpose; infinity for none.
         memory: whether what a message leaves out is in later ones: "none", "leaky", or "lossless".
-        follows_results: what it sends or decodes depends on earlier results, so that each rank must be shown
-            the same ones.
+        follows_results: what it sends or decodes depends on earlier results, the same for all ranks then.
         follows_clock: how a message is to be read depends on the step in which it was made.
-        keeps_finite: a message of finite entries is finite, so that ranks can agree on whether all is well
-            while it is on its way.
+        keeps_finite: a message of finite entries is finite, so that ranks may look at it on its way.
         slots: what it keeps, and what becomes of each slot with another number of ranks, see `Carried`.
 
     Example:

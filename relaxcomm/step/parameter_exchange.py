@@ -33,8 +33,6 @@ class ParameterExchange:
         ]
         self.acts_before = bool(self._changing) or any(rule.delay for _, rule in self._rules)
         """Whether anything is changed or applied just before an optimizer's step."""
-        self.hears = any(type(rule.payload).event is not Payload.event for _, rule in self._rules)
-        """Whether a payload takes note of what has happened."""
         self.late: list[Sent] = []
 
     def fired(self) -> frozenset[int]:
@@ -45,6 +43,14 @@ class ParameterExchange:
             self._bound.votes.read(voting, step)
             fired |= self._plan.at("step", step, context, known="backward")
         return self._covering(fired)
+
+    def hears(self, event: str) -> bool:
+        """Whether a payload takes note of it when something happens."""
+        return any(
+            type(rule.payload).event is not Payload.event
+            and (rule.payload.facts.hears is None or event in rule.payload.facts.hears)
+            for _, rule in self._rules
+        )
 
     def waiting_for(self, event: str) -> frozenset[int]:
         """The rules that exchange when something happens."""

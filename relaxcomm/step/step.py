@@ -168,7 +168,7 @@ class Step:
 
     def tell(self, event: str, facts: Mapping[str, float]) -> None:
         """Tell payloads of something that has happened, at which they may read or move parameters."""
-        if self.parameters.hears:
+        if self.parameters.hears(event):
             self.check_loaded()
             self.parameters.tell(event, facts)
             self.bound.replica.loaded.forget()

@@ -148,6 +148,7 @@ LIES: list[tuple[Any, dict[str, Any], str]] = [
     (deltas(merge=0.5), {"keeps_local": False}, "writing"),
     (deltas(), {"keeps_local": True}, "writing"),
     (deltas(), {"event": "round"}, "event"),
+    (primitives.client_deltas(), {"hears": NOTHING}, "event"),
     (primitives.client_deltas(), {"event": None}, "event"),
     (identity(), {"kinds": frozenset({"sparse"})}, "messages"),
     (identity(), {"rounds": 2}, "messages"),

@@ -53,6 +53,7 @@ class client_deltas(Payload):
         extra_entries=1,
         wide=True,
         event=ROUND,
+        hears=frozenset({CLIENT, ROUND_LEFT, ROUND_GIVEN_UP}),
         slots={ANCHOR: "equal", "moved": "sum", WEIGHT: "sum"},
     )
 
