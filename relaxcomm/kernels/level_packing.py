@@ -7,17 +7,16 @@ from torch import Tensor
 
 from relaxcomm.kernels.code_lanes import ROUNDED, CodeLanes, code_lanes, fraction_bits, is_one_layer
 from relaxcomm.kernels.dispatch import on_its_device, uses_triton
-from relaxcomm.kernels.levels import inverse_steps, origins
 from relaxcomm.kernels.philox import Key
-from relaxcomm.kernels.segment_statistics import offsets_of, segment_of_entries
+from relaxcomm.kernels.segment_scales import SegmentScales
+from relaxcomm.kernels.segment_statistics import segment_of_entries
 from relaxcomm.tensors.bit_packing import pack_codes
 from relaxcomm.tensors.segments import Segments
 
 
 def pack_levels(
     tensor: Tensor,
-    steps: Tensor,
-    lows: Tensor | None,
+    scales: SegmentScales,
     segments: Segments,
     num_codes: int,
     key: Key | None,
@@ -33,8 +32,7 @@ def pack_levels(
 
     Args:
         tensor: `[numel]`, float32, bfloat16 or float16.
-        steps: `[segments.count]` float32; below the least normal number all entries of a segment are equal.
-        lows: like `steps`, or None.
+        scales: of the segments; below the least normal step all entries of a segment are equal.
         segments: which entries share a step.
         num_codes: 2 to 256.
         key: of the random words, or None.
@@ -45,26 +43,26 @@ def pack_levels(
 
     Example:
         >>> import torch
+        >>> from relaxcomm.kernels.segment_scales import scales_of
         >>> from relaxcomm.tensors.bit_packing import unpack_codes
-        >>> x, one, zero = torch.tensor([0.0, 0.4, 0.6, 15.0]), torch.ones(1), torch.zeros(1)
-        >>> packed = pack_levels(x, one, zero, Segments(4, block_size=4), num_codes=16, key=None)
+        >>> x, scales = torch.tensor([0.0, 0.4, 0.6, 15.0]), scales_of(torch.ones(1), torch.zeros(1), 16)
+        >>> packed = pack_levels(x, scales, Segments(4, block_size=4), num_codes=16, key=None)
         >>> unpack_codes(packed, 4, 16)
         tensor([ 0,  0,  1, 15], dtype=torch.uint8)
     """
-    inverses, lanes = inverse_steps(steps), code_lanes(segments, num_codes)
-    origin = None if lows is None else origins(steps, inverses, lows, num_codes)
+    lanes, steps, lows, origin = code_lanes(segments, num_codes), scales.steps, scales.lows, scales.origins
     if uses_triton(tensor):
         from relaxcomm.kernels.compiled import triton_level_packing
 
-        offsets = None if segments.block_size else offsets_of(segments, tensor.device)
-        taken = steps if subtract else None
-        scales = triton_level_packing.Scales(inverses, origin, lows, taken, offsets, segments)
+        given = scales.inverses, origin, lows, steps if subtract else None
         with on_its_device(tensor):
-            packed = triton_level_packing.launch(tensor, scales, lanes, num_codes, key, dtype or tensor.dtype)
+            packed = triton_level_packing.launch(
+                tensor, given, segments, lanes, num_codes, key, dtype or tensor.dtype
+            )
         return packed if is_one_layer(num_codes) else pack_codes(packed, num_codes)
     own = segment_of_entries(segments, tensor.device)
     places = tensor.to(dtype or tensor.dtype).float()
-    places = (places if origin is None else places - origin[0][own]) * inverses[own]
+    places = (places if origin is None else places - origin[0][own]) * scales.inverses[own]
     places = torch.where(places == places, places, 0.0)
     zero: Tensor | int = (num_codes - 1) // 2 if origin is None else origin[1][own].int()
     if key is None:
@@ -107,11 +105,9 @@ def pack_nonnegative(
     if uses_triton(tensor):
         from relaxcomm.kernels.compiled import triton_level_packing
 
-        offsets = None if segments.block_size else offsets_of(segments, tensor.device)
-        scales = triton_level_packing.Scales(None, None, None, subtract, offsets, segments)
+        given, lanes = (None, None, None, subtract), code_lanes(segments, 2)
         with on_its_device(tensor):
-            lanes = code_lanes(segments, 2)
-            return triton_level_packing.launch(tensor, scales, lanes, 2, None, dtype or tensor.dtype)
+            return triton_level_packing.launch(tensor, given, segments, lanes, 2, None, dtype or tensor.dtype)
     signs = tensor.to(dtype or tensor.dtype).ge(0).view(torch.uint8)
     if subtract is not None:
         tensor.sub_((signs - 0.5) * subtract[segment_of_entries(segments, tensor.device)])

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from relaxcomm.kernels.device_numbers import device_numbers
-from relaxcomm.kernels.dispatch import on_its_device, uses_triton
 from relaxcomm.tensors.segments import Segments
 
 
@@ -39,7 +38,7 @@ def segment_statistics(
     decay: float = 1.0,
     out: Tensor | None = None,
 ) -> SegmentStatistics:
-    """Extremes and sums of each segment, in one read of all of them.
+    """Extremes and sums of each segment.
 
     With a residual `u = x + decay e` is written in it, and looked at as the messages' type holds it.
 
@@ -58,21 +57,13 @@ def segment_statistics(
         (tensor([-4.,  2.]), tensor([25.,  4.], dtype=torch.float64))
     """
     offsets = offsets_of(segments, tensor.device)
-    if uses_triton(tensor):
-        from relaxcomm.kernels.compiled import triton_segment_statistics
-
-        with on_its_device(tensor):
-            lows, highs, sizes, squares = triton_segment_statistics.launch(
-                tensor, segments, offsets, residual, decay, out
-            )
-    else:
-        seen = tensor
-        if residual is not None:
-            seen = torch.add(tensor, residual, alpha=decay, out=out).to(tensor.dtype)
-        wide = seen.float()
-        exact = wide.double()
-        lows, highs = (_reduced(wide, which, offsets) for which in ("min", "max"))
-        sizes, squares = (_reduced(one, "sum", offsets) for one in (exact.abs(), exact.square()))
+    seen = tensor
+    if residual is not None:
+        seen = torch.add(tensor, residual, alpha=decay, out=out).to(tensor.dtype)
+    wide = seen.float()
+    exact = wide.double()
+    lows, highs = (_reduced(wide, which, offsets) for which in ("min", "max"))
+    sizes, squares = (_reduced(one, "sum", offsets) for one in (exact.abs(), exact.square()))
     spoilt = (0 * squares).float()  # which no square of a float32 is, but that of NaN or infinity
     return SegmentStatistics(lows + spoilt, highs + spoilt, sizes, squares, offsets.diff().double())
 

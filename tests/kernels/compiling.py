@@ -22,12 +22,12 @@ from relaxcomm.kernels.level_packing import pack_levels, pack_nonnegative
 from relaxcomm.kernels.magnitude_statistics import magnitude_statistics
 from relaxcomm.kernels.message_sums import sum_levels
 from relaxcomm.kernels.normal_threshold import normal_threshold
-from relaxcomm.kernels.segment_statistics import segment_statistics
+from relaxcomm.kernels.segment_scales import ScaleRule, scales_of, segment_scales
 from relaxcomm.tensors.bit_packing import packed_bytes
 from relaxcomm.tensors.segments import Blocks, Segments
 
 TARGET = GPUTarget("cuda", 90, 32)
-NUMEL = 10_000
+NUMEL = 10_001  # of which a launch sees that it is no multiple of 16
 OPTIONS = ("num_warps", "enable_fp_fusion")
 
 
@@ -70,13 +70,16 @@ def compile_all() -> None:
     threshold = normal_threshold(found, k=10, capacity=14, quantile=3.29, fallback=True)
     compact(residual, threshold, found.largest, 14, dtype=x.dtype, subtract=True)
     for segments, num_codes in ((Segments(NUMEL, 1024), 256), (Segments(NUMEL, None, (1, NUMEL - 1)), 3)):
-        segment_statistics(x, segments, residual, 0.9, torch.empty(NUMEL))
+        rule = ScaleRule("range", num_codes, symmetric=False) if num_codes == 256 else ScaleRule("clipped", 3)
+        segment_scales(x, segments, rule, residual, 0.9, torch.empty(NUMEL))
         steps = torch.zeros(2, segments.count)
         lows = steps if num_codes == 256 else None
-        scales = steps[0], None if lows is None else lows[0], segments, num_codes
-        pack_levels(residual, *scales, (1, 2), dtype=x.dtype, subtract=True)
+        scales = scales_of(steps[0], None if lows is None else lows[0], num_codes)
+        pack_levels(residual, scales, segments, num_codes, (1, 2), dtype=x.dtype, subtract=True)
         codes = torch.zeros(2, packed_bytes(NUMEL, num_codes), dtype=torch.uint8)
         sum_levels(codes, steps, lows, torch.ones(2), segments, num_codes)
+    evenly = Segments(NUMEL - 1, 1024)  # messages so far apart that each begins where it can be read at once
+    sum_levels(codes.new_zeros(2, evenly.numel), *torch.zeros(2, 2, 10), torch.ones(2), evenly, 256)
     quantize_blocks(x, Segments(NUMEL, 1024), 255, None, symmetric=True)
     quantize_blocks(x, Segments(NUMEL, 1000), 256, (1, 2), residual=residual, out=torch.empty(NUMEL))
     for blocks in ((Blocks(0, 4, NUMEL // 4, 3),), (Blocks(0, NUMEL // 16, 16, 1), Blocks(0, 1, 3, 1))):

@@ -11,7 +11,7 @@ from relaxcomm.kernels.dispatch import has_numba, implementation
 from relaxcomm.kernels.level_packing import pack_levels
 from relaxcomm.kernels.levels import levels_between
 from relaxcomm.kernels.philox import key_of
-from relaxcomm.kernels.segment_statistics import segment_statistics
+from relaxcomm.kernels.segment_scales import ScaleRule, segment_scales
 from relaxcomm.primitives import error_feedback, qsgd, quantize
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
 from relaxcomm.tensors.buckets import Bucket
@@ -31,15 +31,16 @@ def quantized(x, residual, segments, num_codes, key, symmetric):
             *(x, segments, num_codes, key), symmetric=symmetric, residual=residual, decay=0.5, out=out
         )
         return *found, x if out is None else out
-    seen = segment_statistics(x, segments, residual, 0.5, out)
-    steps, lows = levels_between(seen.lows, seen.highs, num_codes, symmetric=symmetric)
+    rule = ScaleRule("range", num_codes, symmetric)
+    scales = segment_scales(x, segments, rule, residual, 0.5, out)
     subtracts = out is not None
     codes = pack_levels(
-        *(out if subtracts else x, steps, None if symmetric else lows, segments, num_codes, key),
+        *(out if subtracts else x, scales, segments, num_codes, key),
         dtype=x.dtype,
         subtract=subtracts,
     )
-    return codes, steps, lows[:0] if symmetric else lows, x if out is None else out
+    lows = scales.steps[:0] if scales.lows is None else scales.lows
+    return codes, scales.steps, lows, x if out is None else out
 
 
 def check_same(x, segments, num_codes, key=None, *, symmetric=False, residual=None):

@@ -9,6 +9,7 @@ from relaxcomm.kernels import level_packing
 from relaxcomm.kernels.dispatch import implementation
 from relaxcomm.kernels.level_packing import pack_levels, pack_nonnegative
 from relaxcomm.kernels.philox import key_of
+from relaxcomm.kernels.segment_scales import scales_of
 from relaxcomm.kernels.segment_statistics import segment_of_entries, segment_statistics
 from relaxcomm.tensors.bit_packing import pack_codes, unpack_codes
 from relaxcomm.tensors.segments import Segments
@@ -19,12 +20,12 @@ CODES = (2, 3, 4, 16, 31, 256)
 
 
 def spread(x, segments, num_codes, *, around_zero=False):
-    """Steps and lows that span the segments."""
+    """Scales that span the segments."""
     with implementation("torch"):
         found = segment_statistics(x, segments)
     if around_zero:
-        return torch.maximum(found.highs, -found.lows) * 2 / (num_codes - 1), None
-    return (found.highs - found.lows) / (num_codes - 1), found.lows
+        return scales_of(torch.maximum(found.highs, -found.lows) * 2 / (num_codes - 1), None, num_codes)
+    return scales_of((found.highs - found.lows) / (num_codes - 1), found.lows, num_codes)
 
 
 @pytest.mark.every_other("numel", "num_codes", "key")
@@ -34,8 +35,8 @@ def spread(x, segments, num_codes, *, around_zero=False):
 def test_both_implementations_pack_the_same(numel, num_codes, key, kernels):
     x = entries(numel)
     for segments in (Segments(numel, 100), Segments(numel, None, (1, numel - 1) if numel > 1 else (1,))):
-        steps, lows = spread(x, segments, num_codes)
-        found, expected = both(pack_levels, x, steps, lows, segments, num_codes, key)
+        scales = spread(x, segments, num_codes)
+        found, expected = both(pack_levels, x, scales, segments, num_codes, key)
         assert torch.equal(found, expected)
 
 
@@ -44,8 +45,8 @@ def test_both_implementations_pack_the_same(numel, num_codes, key, kernels):
 @pytest.mark.parametrize("num_codes", [3, 15, 255])
 def test_both_pack_the_same_around_zero(num_codes, dtype, key, kernels):
     x, segments = entries(4097, dtype), Segments(4097, 512)
-    steps, _ = spread(x, segments, num_codes, around_zero=True)
-    found, expected = both(pack_levels, x, steps, None, segments, num_codes, key)
+    scales = spread(x, segments, num_codes, around_zero=True)
+    found, expected = both(pack_levels, x, scales, segments, num_codes, key)
     assert torch.equal(found, expected)
 
 
@@ -54,16 +55,16 @@ def test_both_pack_the_same_around_zero(num_codes, dtype, key, kernels):
 def test_both_pack_the_same_of_all_kinds_of_entries(kind, key, kernels):
     x, segments = entries(1025, kind=kind), Segments(1025, 64)
     for num_codes, around_zero in ((256, False), (255, True)):
-        steps, lows = spread(x, segments, num_codes, around_zero=around_zero)
-        found, expected = both(pack_levels, x, steps, lows, segments, num_codes, key)
+        scales = spread(x, segments, num_codes, around_zero=around_zero)
+        found, expected = both(pack_levels, x, scales, segments, num_codes, key)
         assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("block", [1, 3, 4096, 5000, 10**9])
 def test_both_pack_the_same_in_blocks_of_any_size(block, kernels):
     x, segments = entries(9001), Segments(9001, block)
-    steps, lows = spread(x, segments, 256)
-    found, expected = both(pack_levels, x, steps, lows, segments, 256, key_of(1))
+    scales = spread(x, segments, 256)
+    found, expected = both(pack_levels, x, scales, segments, 256, key_of(1))
     assert torch.equal(found, expected)
 
 
@@ -86,7 +87,9 @@ def test_drawn_codes_lie_beside_the_place_and_meet_it_on_average(num_codes):
     total = torch.zeros(100, device=DEVICE)
     with implementation("torch"):
         for number in range(40):
-            packed = pack_levels(x, one, zero, Segments(100, 100), num_codes, key_of(number))
+            packed = pack_levels(
+                x, scales_of(one, zero, num_codes), Segments(100, 100), num_codes, key_of(number)
+            )
             codes = unpack_codes(packed, 100, num_codes).float()
             assert ((codes - x).abs() < 1).all()
             total += codes
@@ -101,7 +104,7 @@ def test_a_place_below_the_last_bit_of_the_fixed_point_is_met_on_average(monkeyp
     x, whole = torch.full((1 << 16,), 1 / 64, device=DEVICE), Segments(1 << 16, 1 << 16)
     one, zero = torch.ones(1, device=DEVICE), torch.zeros(1, device=DEVICE)
     with implementation("torch"):
-        drawn = pack_levels(x, one, zero, whole, 256, key_of(1)).sum()
+        drawn = pack_levels(x, scales_of(one, zero, 256), whole, 256, key_of(1)).sum()
     assert drawn.item() == pytest.approx(1 << 10, rel=0.15)
 
 
@@ -109,7 +112,7 @@ def test_nearest_codes_are_rounded_to_even():
     x = torch.tensor([0.5, 1.5, 2.5, 2.4], device=DEVICE)
     one, zero = torch.ones(1, device=DEVICE), torch.zeros(1, device=DEVICE)
     with implementation("torch"):
-        packed = pack_levels(x, one, zero, Segments(4, 4), 4, None)
+        packed = pack_levels(x, scales_of(one, zero, 4), Segments(4, 4), 4, None)
     assert torch.equal(packed, pack_codes(torch.tensor([0, 2, 2, 2], dtype=torch.uint8, device=DEVICE), 4))
 
 

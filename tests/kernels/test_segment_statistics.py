@@ -1,4 +1,4 @@
-"""Extremes bit for bit, sums but for their order, of every segment at once."""
+"""Extremes and sums of every segment at once."""
 
 from __future__ import annotations
 
@@ -8,38 +8,8 @@ import torch
 from relaxcomm.kernels.dispatch import implementation
 from relaxcomm.kernels.segment_statistics import offsets_of, segment_of_entries, segment_statistics
 from relaxcomm.tensors.segments import Segments
-from tests.kernels.comparing import DTYPES, KINDS, SIZES, both, entries, same_bits
+from tests.kernels.comparing import entries
 from tests.kernels.interpreter import DEVICE
-
-BLOCKS = (1, 7, 64, 1000, 5000)
-TENSORS = ((5,), (1, 1, 1), (3, 5000, 1, 17), (4096, 4097))
-
-
-def check_same(found, expected):
-    assert same_bits(found.lows, expected.lows)
-    assert same_bits(found.highs, expected.highs)
-    for name in ("sizes", "squares", "numbers"):
-        one, other = getattr(found, name), getattr(expected, name)
-        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-300, equal_nan=True)
-
-
-@pytest.mark.parametrize("numel", SIZES)
-@pytest.mark.parametrize("block", BLOCKS)
-def test_both_implementations_see_the_same_of_blocks(block, numel, kernels):
-    check_same(*both(segment_statistics, entries(numel), Segments(numel, block)))
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("sizes", TENSORS)
-def test_both_see_the_same_of_tensors(sizes, dtype, kernels):
-    numel = sum(sizes)
-    check_same(*both(segment_statistics, entries(numel, dtype), Segments(numel, None, sizes)))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_both_see_the_same_of_all_kinds_of_entries(kind, kernels):
-    for segments in (Segments(1025, 100), Segments(1025, None, (25, 1000))):
-        check_same(*both(segment_statistics, entries(1025, kind=kind), segments))
 
 
 @pytest.mark.parametrize("kind", ["nan", "infinite"])

@@ -8,8 +8,9 @@ import triton.language as tl
 from torch import Tensor
 
 from relaxcomm.kernels.code_lanes import CodeLanes, fraction_bits
-from relaxcomm.kernels.compiled.triton_feedback import summed
-from relaxcomm.kernels.compiled.triton_lanes import are_before, lane_places, lane_tile
+from relaxcomm.kernels.compiled.triton_feedback import summed, write
+from relaxcomm.kernels.compiled.triton_lanes import are_before, has_all, lane_places, lane_tile
+from relaxcomm.kernels.compiled.triton_levels import levels_between, origins
 from relaxcomm.kernels.compiled.triton_rounding import rounded
 from relaxcomm.kernels.levels import moves_to_zero
 from relaxcomm.kernels.philox import Key
@@ -58,28 +59,12 @@ def launch(
 
 
 @triton.jit
-def _levels(value, inside, IS_SYMMETRIC: tl.constexpr, IS_MOVED: tl.constexpr, LAST: tl.constexpr):
-    """As `levels_between` of each row, `[ROWS]`, and the inverse; NaN where an entry is not finite."""
+def _extremes(value, inside):
+    """Of each row, `[ROWS]`; NaN where an entry is not finite."""
     low = tl.min(tl.where(inside, value, float("inf")), axis=1)
     high = tl.max(tl.where(inside, value, -float("inf")), axis=1)
-    if IS_SYMMETRIC:
-        high = tl.maximum(high, -low)
-        low = -high
     spoilt = tl.max((inside & (value - value != 0)).to(tl.int32), axis=1) > 0
-    low = tl.where(spoilt, float("nan"), low)
-    is_moved = IS_MOVED & (low < 0) & (high >= 0)
-    step = tl.div_rn(high - low, LAST - is_moved.to(tl.float32))
-    is_normal = step >= 1.1754943508222875e-38  # of others no inverse exists
-    inverse = tl.where(is_normal, tl.div_rn(step * 0 + 1.0, tl.where(is_normal, step, 1.0)), 0.0)
-    return step, inverse, tl.where(is_moved, tl.floor(low * inverse) * step, low)
-
-
-@triton.jit
-def _origins(step, inverse, low, LAST: tl.constexpr):
-    """As `origins`."""
-    zero = tl.minimum(tl.maximum(tl.floor(0.5 - low * inverse), 0.0), LAST * 1.0)
-    is_level = zero * step == -low
-    return tl.where(is_level, 0.0, low), tl.where(is_level, zero, 0.0)
+    return tl.where(spoilt, float("nan"), low), tl.where(spoilt, float("nan"), high)
 
 
 @triton.jit(do_not_specialize=["decay", "count", "key_low", "key_high"])
@@ -115,9 +100,11 @@ def _quantize(
     for part in tl.static_range(PARTS):
         first = base + tl.cast(num_lanes, tl.int64) * part
         inside = there & are_before(place, numel - first, ROWS, COLUMNS)
-        total = summed(tensor_ptr, residual_ptr, first + place, inside, decay, HAS_RESIDUAL)
+        is_whole = has_all(tl.minimum(num_lanes - base, numel - first), ROW, ROWS, COLUMNS)
+        total = summed(tensor_ptr, residual_ptr, first + place, inside, is_whole, decay, HAS_RESIDUAL)
         value = total.to(tensor_ptr.dtype.element_ty).to(tl.float32)
-        step, inverse, low = _levels(value, inside, IS_SYMMETRIC, IS_MOVED, LAST)
+        low, high = _extremes(value, inside)
+        step, inverse, low = levels_between(low, high, IS_SYMMETRIC, IS_MOVED, LAST)
         own = first // ROW + tl.arange(0, ROWS)
         known = (own < count) & (base + begins < num_lanes)
         tl.store(steps_ptr + own, step, mask=known)
@@ -126,14 +113,14 @@ def _quantize(
             level = value * inverse[:, None]
         else:
             tl.store(lows_ptr + own, low, mask=known)
-            shift, zero = _origins(step, inverse, low, LAST)
+            shift, zero = origins(step, inverse, low, LAST)
             zero = zero[:, None]
             level = (value - shift[:, None]) * inverse[:, None]
         code = rounded(level, zero, base + place, key_low, key_high, part, IS_DRAWN, LAST, BITS, UPPER)
-        tl.store(codes_ptr + first + place, code.to(tl.uint8), mask=inside)
+        write(codes_ptr, first + place, code.to(tl.uint8), inside, is_whole)
         if HAS_RESIDUAL:
             if IS_SYMMETRIC:
                 sent = (code.to(tl.float32) - LAST / 2) * step[:, None]
             else:
                 sent = code.to(tl.float32) * step[:, None] + low[:, None]
-            tl.store(out_ptr + first + place, total - sent, mask=inside)
+            write(out_ptr, first + place, total - sent, inside, is_whole)

@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from relaxcomm.kernels.compiled.triton_feedback import read
 from relaxcomm.kernels.compiled.triton_magnitude_statistics import magnitude_key
 from relaxcomm.kernels.launch_sizes import next_power_of_two
 from relaxcomm.kernels.magnitudes import NOT_A_NUMBER, ROW
@@ -59,7 +60,8 @@ def _chosen(
     row = tl.load(rows_ptr + number, mask=number < left, other=0)
     entry = row.to(tl.int64)[:, None] * ROW + tl.arange(0, ROW)[None, :]
     inside = (number < left)[:, None] & (entry < numel)
-    value = tl.load(tensor_ptr + entry, mask=inside, other=0.0)
+    is_whole = (left >= ROWS) & ((tl.max(row, axis=0).to(tl.int64) + 1) * ROW <= numel)
+    value = read(tensor_ptr, entry, inside, is_whole)
     rounded = value.to(DTYPE)
     chosen = inside & (magnitude_key(rounded.to(tl.float32), NOT_A_NUMBER) > threshold)
     return entry, value, rounded, chosen

@@ -1,4 +1,4 @@
-"""What kernels that take a residual share: they add it where they read entries."""
+"""How kernels read and write entries; those that take a residual add it where they read."""
 
 from __future__ import annotations
 
@@ -7,11 +7,28 @@ import triton.language as tl
 
 
 @triton.jit
-def summed(tensor_ptr, residual_ptr, entry, inside, decay, HAS_RESIDUAL: tl.constexpr):
+def read(ptr, entry, inside, is_whole):
+    """Entries that are inside, or all of them without a mask: one made of a size that is no multiple of 16
+    has a GPU read one by one.
+    """
+    return tl.load(ptr + entry) if is_whole else tl.load(ptr + entry, mask=inside, other=0)
+
+
+@triton.jit
+def write(ptr, entry, value, inside, is_whole):
+    """The other way round."""
+    if is_whole:
+        tl.store(ptr + entry, value)
+    else:
+        tl.store(ptr + entry, value, mask=inside)
+
+
+@triton.jit
+def summed(tensor_ptr, residual_ptr, entry, inside, is_whole, decay, HAS_RESIDUAL: tl.constexpr):
     """Entries in float32; with a residual those of `x + decay e`."""
-    total = tl.load(tensor_ptr + entry, mask=inside, other=0.0).to(tl.float32)
+    total = read(tensor_ptr, entry, inside, is_whole).to(tl.float32)
     if HAS_RESIDUAL:
-        total += decay * tl.load(residual_ptr + entry, mask=inside, other=0.0)
+        total += decay * read(residual_ptr, entry, inside, is_whole)
     return total
 
 
@@ -22,11 +39,12 @@ def corrected(
     out_ptr,
     entry,
     inside,
+    is_whole,
     decay,
     HAS_RESIDUAL: tl.constexpr,
 ):
     """The same as messages hold them; with a residual they are written."""
-    total = summed(tensor_ptr, residual_ptr, entry, inside, decay, HAS_RESIDUAL)
+    total = summed(tensor_ptr, residual_ptr, entry, inside, is_whole, decay, HAS_RESIDUAL)
     if HAS_RESIDUAL:
-        tl.store(out_ptr + entry, total, mask=inside)
+        write(out_ptr, entry, total, inside, is_whole)
     return total.to(tensor_ptr.dtype.element_ty).to(tl.float32)

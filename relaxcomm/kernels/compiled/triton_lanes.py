@@ -34,6 +34,12 @@ def lane_places(ROW: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 
 @triton.jit
+def has_all(number, ROW: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Whether all places of a program are there and below a number in int64."""
+    return (ROW == 0 or ROW == COLUMNS) & (number >= ROWS * COLUMNS)
+
+
+@triton.jit
 def are_before(place, number, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """Which places are below a number in int64."""
     return place < tl.minimum(tl.maximum(number, 0), ROWS * COLUMNS).to(tl.int32)

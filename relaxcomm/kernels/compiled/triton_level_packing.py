@@ -2,51 +2,48 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from relaxcomm.kernels.code_lanes import CodeLanes, fraction_bits
-from relaxcomm.kernels.compiled.triton_lanes import are_before, lane_places, lane_tile, scale_of, segment_of
+from relaxcomm.kernels.compiled.triton_feedback import read, write
+from relaxcomm.kernels.compiled.triton_lanes import (
+    are_before,
+    has_all,
+    lane_places,
+    lane_tile,
+    scale_of,
+    segment_of,
+)
 from relaxcomm.kernels.compiled.triton_rounding import rounded
 from relaxcomm.kernels.philox import Key
+from relaxcomm.kernels.segment_statistics import offsets_of
 from relaxcomm.tensors.segments import Segments
 
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
-@dataclass(frozen=True, eq=False)
-class Scales:
-    """Of each segment the inverse step (None for signs), the `origins` and the low (None if levels lie around
-    0), and the step (None where nothing is subtracted).
-
-    Offsets say where segments begin if they have no common size.
-    """
-
-    inverses: Tensor | None
-    origins: tuple[Tensor, Tensor] | None
-    lows: Tensor | None
-    steps: Tensor | None
-    offsets: Tensor | None
-    segments: Segments
-
-
 def launch(
     tensor: Tensor,
-    scales: Scales,
+    scales: tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None, Tensor | None],
+    segments: Segments,
     lanes: CodeLanes,
     num_codes: int,
     key: Key | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The packed codes; without inverses, one bit that says whether an entry is 0 or more."""
+    """The packed codes.
+
+    Scales are of each segment the inverse step (None for one bit: whether an entry is 0 or more), the
+    `origins` and the low (None if levels lie around 0), and the step (None where nothing is subtracted).
+    """
     out = torch.empty(lanes.num_bytes, dtype=torch.uint8, device=tensor.device)
-    inverses, lows, steps, offsets = scales.inverses, scales.lows, scales.steps, scales.offsets
-    shifts, zeros = scales.origins or (tensor, tensor)
-    bits = fraction_bits(num_codes, has_lows=scales.origins is not None)
+    inverses, origins, lows, steps = scales
+    offsets = None if segments.block_size else offsets_of(segments, tensor.device)
+    shifts, zeros = origins or (tensor, tensor)
+    bits = fraction_bits(num_codes, has_lows=origins is not None)
     programs, rows, columns = lane_tile(lanes)
     _pack[(programs,)](
         tensor,
@@ -56,7 +53,7 @@ def launch(
         tensor if steps is None else steps,
         tensor if offsets is None else offsets,
         out,
-        *(lanes.numel, lanes.num_bytes, lanes.lanes, scales.segments.count),
+        *(lanes.numel, lanes.num_bytes, lanes.lanes, segments.count),
         *(key or (0, 0)),
         BASE=lanes.base,
         DIGITS=lanes.digits,
@@ -64,13 +61,13 @@ def launch(
         ROW=lanes.row,
         ROWS=rows,
         COLUMNS=columns,
-        BLOCK=0 if offsets is not None else scales.segments.block_size,
+        BLOCK=0 if offsets is not None else segments.block_size,
         SEARCHES=0 if offsets is None else len(offsets).bit_length(),
         IS_SIGN=inverses is None,
         SUBTRACTS=steps is not None,
         DTYPE=_DTYPES[dtype],
         MIDDLE=(num_codes - 1) / 2,
-        HAS_LOWS=scales.origins is not None,
+        HAS_LOWS=origins is not None,
         IS_DRAWN=key is not None,
         LAST=num_codes - 1,
         BITS=bits,
@@ -121,11 +118,13 @@ def _pack(
     for part in tl.static_range(PARTS):
         first = base + tl.cast(num_lanes, tl.int64) * part
         stored = there & are_before(place, num_bytes - first, ROWS, COLUMNS)
+        left = tl.minimum(num_lanes - base, num_bytes - first)
         packed = tl.zeros((ROWS, COLUMNS), dtype=tl.int32)
         for reverse in tl.static_range(DIGITS):
             start = first + tl.cast(num_bytes, tl.int64) * (DIGITS - 1 - reverse)
             inside = stored & are_before(place, numel - start, ROWS, COLUMNS)
-            held = tl.load(tensor_ptr + start + place, mask=inside, other=0.0)
+            is_whole = has_all(tl.minimum(left, numel - start), ROW, ROWS, COLUMNS)
+            held = read(tensor_ptr, start + place, inside, is_whole)
             value = held.to(DTYPE).to(tl.float32)
             if SUBTRACTS or not IS_SIGN:
                 own, known = segment_of(
@@ -150,6 +149,7 @@ def _pack(
                     sent = code.to(tl.float32) * step + scale_of(lows_ptr, own, known, ROW)
                 else:
                     sent = (code.to(tl.float32) - MIDDLE) * step
-                tl.store(tensor_ptr + start + place, held - sent, mask=inside)
+                write(tensor_ptr, start + place, held - sent, inside, is_whole)
             packed = packed * BASE + tl.where(inside, code, 0)
-        tl.store(out_ptr + first + place, packed.to(tl.uint8), mask=stored)
+        is_whole = has_all(left, ROW, ROWS, COLUMNS)
+        write(out_ptr, first + place, packed.to(tl.uint8), stored, is_whole)

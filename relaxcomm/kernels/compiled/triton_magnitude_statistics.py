@@ -79,10 +79,11 @@ def _beside(value, ROWS: tl.constexpr, ROW: tl.constexpr, BESIDE: tl.constexpr):
 
 
 @triton.jit
-def _are_counted(row, stride_bits):
-    """As `counted_entries`, of the numbers of rows, in int64."""
-    drawn = ((row >> stride_bits) * 2654435761 & 4294967295) >> 16
-    return ((row ^ drawn) & ((1 << stride_bits) - 1)) == 0
+def _counted_row(group, stride_bits):
+    """As `counted_entries`, of the numbers of groups."""
+    group = group.to(tl.int64)
+    drawn = (group * 2654435761 & 4294967295) >> 16
+    return (group << stride_bits) + (drawn & ((1 << stride_bits) - 1))
 
 
 @triton.jit(do_not_specialize=["stride_bits"])
@@ -115,27 +116,35 @@ def _statistics(
     total = tl.zeros((ROWS, ROW // BESIDE), dtype=tl.float64)
     squares = tl.zeros((ROWS, ROW // BESIDE), dtype=tl.float64)
     spoilt = tl.zeros((ROWS, ROW // BESIDE), dtype=tl.int32)
-    least = tl.zeros((ROWS, ROW // BESIDE), dtype=tl.int32)
     for step in range(tiles_each):
         tile = part.to(tl.int64) * tiles_each + step
         start = tile * (ROWS * ROW)
         left = tl.minimum(numel - start, ROWS * ROW).to(tl.int32)
         inside = place < left
         entry = start + place
-        wide = corrected(tensor_ptr, residual_ptr, out_ptr, entry, inside, decay, HAS_RESIDUAL)
+        is_whole = left == ROWS * ROW
+        wide = corrected(tensor_ptr, residual_ptr, out_ptr, entry, inside, is_whole, decay, HAS_RESIDUAL)
         key = magnitude_key(wide, NOT_A_NUMBER)
         exact = wide.to(tl.float64)
         total += _beside(exact, ROWS, ROW, BESIDE)
         squares += _beside(exact * exact, ROWS, ROW, BESIDE)
         spoilt += _beside((key >= INFINITY).to(tl.int32), ROWS, ROW, BESIDE)
         tl.store(largest_ptr + tile * ROWS + rows, tl.max(key, axis=1), mask=rows * ROW < left)
-        counted = inside & _are_counted(tile * ROWS + rows, stride_bits)[:, None]
-        # As `bin_slots`; those of 0, which may be most, are added up first.
-        bins = key >> SHIFT
-        slot = (bins & ((1 << MANTISSA_BITS) - 1)) * EXPONENTS + (bins >> MANTISSA_BITS)
-        tl.atomic_add(histogram_ptr + slot, 1, mask=counted & (bins > 0), sem="relaxed")
-        least += _beside((counted & (bins == 0)).to(tl.int32), ROWS, ROW, BESIDE)
     tl.store(sums_ptr + 2 * part, tl.sum(total))
     tl.store(sums_ptr + 2 * part + 1, tl.sum(squares))
     tl.store(not_finite_ptr + part, tl.sum(spoilt))
+    tl.debug_barrier()  # other threads read what one has written
+    first = part.to(tl.int64) * tiles_each * ROWS
+    last = tl.minimum(first + tiles_each * ROWS, (numel - 1) // ROW + 1)
+    seen_ptr = out_ptr if HAS_RESIDUAL else tensor_ptr
+    least = tl.zeros((ROWS, ROW), dtype=tl.int32)
+    for group in range(first >> stride_bits, ((last - 1) >> stride_bits) + 1, ROWS):
+        row = _counted_row(group + rows, stride_bits)[:, None]
+        entry = row * ROW + tl.arange(0, ROW)[None, :]
+        inside = (row >= first) & (row < last) & (entry < numel)
+        seen = tl.load(seen_ptr + entry, mask=inside, other=0.0).to(tensor_ptr.dtype.element_ty)
+        bins = magnitude_key(seen.to(tl.float32), NOT_A_NUMBER) >> SHIFT
+        slot = (bins & ((1 << MANTISSA_BITS) - 1)) * EXPONENTS + (bins >> MANTISSA_BITS)
+        tl.atomic_add(histogram_ptr + slot, 1, mask=inside & (bins > 0), sem="relaxed")
+        least += (inside & (bins == 0)).to(tl.int32)  # which may be most
     tl.atomic_add(histogram_ptr, tl.sum(least), sem="relaxed")

@@ -8,7 +8,15 @@ import triton.language as tl
 from torch import Tensor
 
 from relaxcomm.kernels.code_lanes import CodeLanes
-from relaxcomm.kernels.compiled.triton_lanes import are_before, lane_places, lane_tile, scale_of, segment_of
+from relaxcomm.kernels.compiled.triton_feedback import write
+from relaxcomm.kernels.compiled.triton_lanes import (
+    are_before,
+    has_all,
+    lane_places,
+    lane_tile,
+    scale_of,
+    segment_of,
+)
 from relaxcomm.tensors.segments import Segments
 
 
@@ -86,6 +94,8 @@ def _sum(
             start = first + tl.cast(num_bytes, tl.int64) * digit
             inside = there & are_before(place, num_bytes - first, ROWS, COLUMNS)
             inside = inside & are_before(place, numel - start, ROWS, COLUMNS)
+            last = tl.minimum(num_bytes - first, numel - start)
+            is_whole = has_all(tl.minimum(num_lanes - base, last), ROW, ROWS, COLUMNS)
             own, known = segment_of(
                 start, place, inside, numel, offsets_ptr, count, ROW, ROWS, COLUMNS, BLOCK, SEARCHES
             )
@@ -102,4 +112,4 @@ def _sum(
                 else:
                     level = (level - MIDDLE) * step
                 total += level * tl.load(weights_ptr + worker)
-            tl.store(out_ptr + start + place, total, mask=inside)
+            write(out_ptr, start + place, total, inside, is_whole)

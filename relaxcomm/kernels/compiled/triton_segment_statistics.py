@@ -1,4 +1,4 @@
-"""The kernels of `segment_statistics`: one of short blocks, one of segments of any sizes."""
+"""The kernels that read what `segment_scales` asks of: one short blocks, one segments of any sizes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from relaxcomm.kernels.code_lanes import LONGEST_ROW
 from relaxcomm.kernels.compiled.triton_feedback import corrected
 from relaxcomm.kernels.launch_sizes import next_power_of_two
+from relaxcomm.kernels.segment_statistics import offsets_of
 from relaxcomm.tensors.segments import Segments
 
 _TILE = 2048
@@ -18,41 +19,40 @@ _MOST_PROGRAMS = 1 << 16
 
 
 def launch(
-    tensor: Tensor,
-    segments: Segments,
-    offsets: Tensor,
-    residual: Tensor | None,
-    decay: float,
-    out: Tensor | None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Least and largest entry that is a number, and the sums of sizes and squares."""
+    tensor: Tensor, segments: Segments, residual: Tensor | None, decay: float, out: Tensor | None
+) -> tuple[tuple[Tensor, ...], int, Tensor | None]:
+    """Least and largest entry that is a number, the sums of sizes and squares, of as many parts of each
+    segment, and where segments begin if they have no common size.
+    """
     has_residual = residual is not None
     read = (tensor, residual, out, decay) if has_residual else (tensor, tensor, tensor, decay)
-    if segments.block_size is not None and segments.block_size <= LONGEST_ROW:
-        return _of_blocks(tensor, read, has_residual, segments.count, segments.block_size)
-    longest = segments.block_size or max(segments.sizes)
-    parts = max(1, min(-(-longest // _TILE), _MOST_PROGRAMS // segments.count))
-    extremes, sums = _empty(tensor, segments.count * parts)
-    _parts[(segments.count * parts,)](
-        *(*read, offsets, *extremes, *sums, parts),
-        HAS_RESIDUAL=has_residual,
-        TILE=_TILE,
-        num_warps=8,
-        enable_fp_fusion=False,
-    )
-    lows, highs = (one.view(segments.count, parts) for one in extremes)
-    sizes, squares = (one.view(segments.count, parts).sum(1) for one in sums)
-    return lows.amin(1), highs.amax(1), sizes, squares
+    count, block, parts = segments.count, segments.block_size or 0, 1
+    offsets = None if block else offsets_of(segments, tensor.device)
+    if 0 < block <= LONGEST_ROW:
+        found = _of_blocks(tensor, read, has_residual, count, block)
+    else:
+        longest = block or max(segments.sizes)
+        parts = max(1, min(-(-longest // _TILE), _MOST_PROGRAMS // count))
+        found = _empty(tensor, count * parts)
+        _parts[(count * parts,)](
+            *(*read, tensor if offsets is None else offsets, *found, tensor.numel(), parts),
+            HAS_RESIDUAL=has_residual,
+            BLOCK=block,
+            TILE=_TILE,
+            num_warps=8,
+            enable_fp_fusion=False,
+        )
+    return found, parts, offsets
 
 
 def _of_blocks(
     tensor: Tensor, read: tuple[object, ...], has_residual: bool, count: int, block_size: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, ...]:
     size = next_power_of_two(block_size)
     rows = max(1, _BLOCKS // size)
-    (lows, highs), (sizes, squares) = _empty(tensor, count)
+    found = _empty(tensor, count)
     _blocks[(-(-count // rows),)](
-        *(*read, lows, highs, sizes, squares, tensor.numel(), count),
+        *(*read, *found, tensor.numel(), count),
         HAS_RESIDUAL=has_residual,
         BLOCK=block_size,
         SIZE=size,
@@ -60,14 +60,13 @@ def _of_blocks(
         num_warps=8,
         enable_fp_fusion=False,
     )
-    return lows, highs, sizes, squares
+    return found
 
 
-def _empty(tensor: Tensor, count: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    low, size = (
-        torch.empty(count, dtype=dtype, device=tensor.device) for dtype in (torch.float32, torch.float64)
-    )
-    return (low, torch.empty_like(low)), (size, torch.empty_like(size))
+def _empty(tensor: Tensor, count: int) -> tuple[Tensor, ...]:
+    """For lows, highs, sums of sizes and of squares."""
+    types = torch.float32, torch.float32, torch.float64, torch.float64
+    return tuple(torch.empty(count, dtype=dtype, device=tensor.device) for dtype in types)
 
 
 @triton.jit
@@ -98,13 +97,26 @@ def _blocks(
     column = tl.arange(0, SIZE)
     entry = row[:, None] * BLOCK + column[None, :]
     inside = (column[None, :] < BLOCK) & (entry < numel)
-    value = corrected(tensor_ptr, residual_ptr, out_ptr, entry, inside, decay, HAS_RESIDUAL)
+    is_whole = (SIZE == BLOCK) & ((tl.program_id(0).to(tl.int64) + 1) * (ROWS * BLOCK) <= numel)
+    value = corrected(tensor_ptr, residual_ptr, out_ptr, entry, inside, is_whole, decay, HAS_RESIDUAL)
     exact = value.to(tl.float64)
     there = row < count
     tl.store(lows_ptr + row, tl.min(_low(value, inside), axis=1), mask=there)
     tl.store(highs_ptr + row, -tl.min(_low(-value, inside), axis=1), mask=there)
     tl.store(sizes_ptr + row, tl.sum(tl.abs(exact), axis=1), mask=there)
     tl.store(squares_ptr + row, tl.sum(exact * exact, axis=1), mask=there)
+
+
+@triton.jit
+def bounds_of(segment, offsets_ptr, numel, there, BLOCK: tl.constexpr):
+    """Where segments begin and end, in int64."""
+    if BLOCK > 0:
+        start = segment.to(tl.int64) * BLOCK
+        stop = tl.minimum(start + BLOCK, numel)
+    else:
+        start = tl.load(offsets_ptr + segment, mask=there, other=0)
+        stop = tl.load(offsets_ptr + segment + 1, mask=there, other=1)
+    return start, stop
 
 
 @triton.jit(do_not_specialize=["parts", "decay"])
@@ -118,23 +130,28 @@ def _parts(
     highs_ptr,
     sizes_ptr,
     squares_ptr,
+    numel,
     parts,
     HAS_RESIDUAL: tl.constexpr,
+    BLOCK: tl.constexpr,
     TILE: tl.constexpr,
 ):
     """Every so many-th tile of a segment."""
     out = tl.program_id(0)
     segment, part = out // parts, out % parts
-    start, stop = tl.load(offsets_ptr + segment), tl.load(offsets_ptr + segment + 1)
+    start, stop = bounds_of(segment, offsets_ptr, numel, segment >= 0, BLOCK)
     place = tl.arange(0, TILE)
     low = tl.full((TILE,), float("inf"), dtype=tl.float32)
     negated_high = tl.full((TILE,), float("inf"), dtype=tl.float32)
     size = tl.zeros((TILE,), dtype=tl.float64)
     squares = tl.zeros((TILE,), dtype=tl.float64)
-    for tile in range(part, tl.cdiv(stop - start, TILE), parts):
-        entry = start + tile * TILE + place
-        inside = entry < stop
-        value = corrected(tensor_ptr, residual_ptr, out_ptr, entry, inside, decay, HAS_RESIDUAL)
+    aligned = start // 16 * 16  # from where several entries can be read at once
+    for tile in range(part, tl.cdiv(stop - aligned, TILE), parts):
+        first = aligned + tile * TILE
+        entry = first + place
+        inside = (entry >= start) & (entry < stop)
+        is_whole = (first >= start) & (first + TILE <= stop)
+        value = corrected(tensor_ptr, residual_ptr, out_ptr, entry, inside, is_whole, decay, HAS_RESIDUAL)
         exact = value.to(tl.float64)
         low = tl.minimum(low, _low(value, inside))
         negated_high = tl.minimum(negated_high, _low(-value, inside))

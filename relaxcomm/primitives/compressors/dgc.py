@@ -14,7 +14,7 @@ from relaxcomm.fields.schedules import Density
 from relaxcomm.kernels.compaction import compact
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.magnitude_statistics import magnitude_statistics
-from relaxcomm.kernels.magnitudes import LARGEST_FINITE, magnitude_keys
+from relaxcomm.kernels.magnitudes import LARGEST_FINITE
 from relaxcomm.primitives.compressors.sparsifier import Sparsifier, largest_entries_facts, num_kept
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
 from relaxcomm.roles import CompressorFacts
@@ -75,15 +75,13 @@ class dgc(Sparsifier):
             return super().message(tensor, density, capacity)
         numel, found = tensor.numel(), magnitude_statistics(tensor)
         k = num_kept(density, numel)
-        key = magnitude_keys(_threshold(tensor[:: self._distance].abs(), k, numel))
-        key = torch.where(found.num_not_finite.sum() > 0, LARGEST_FINITE, (key - 1).clamp(min=0)).int()
+        key = _threshold(tensor[:: self._distance].abs(), k, numel).float().view(torch.int32)
+        key = torch.where(found.num_not_finite.sum() > 0, LARGEST_FINITE, (key - 1).clamp_(min=0))
         listed = min(numel, max(4 * k, _LISTED))
         values, indices, count = compact(tensor, key, found.largest, listed, dtype=tensor.dtype)
-        places = torch.arange(listed, device=tensor.device)
-        sizes = torch.where(places < count, values.abs(), -1)
-        order = torch.topk(sizes, capacity, sorted=True).indices
-        count = torch.where(count > capacity, k, count).int()
-        used = places[:capacity] < count
+        order = torch.topk(values.abs(), capacity, sorted=True).indices  # what is unused is 0 and comes last
+        count = torch.where(count > capacity, k, count)
+        used = torch.arange(capacity, device=tensor.device) < count
         return Sparse(torch.where(used, values[order], 0), torch.where(used, indices[order], 0), count)
 
     @property

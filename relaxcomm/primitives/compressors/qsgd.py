@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Index, Levels, Steps, frozen
-from relaxcomm.kernels.segment_statistics import SegmentStatistics
+from relaxcomm.kernels.segment_scales import ScaleRule
 from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer
 from relaxcomm.roles import CompressorFacts, Context
 from relaxcomm.tensors.messages import QUANTIZED
@@ -73,9 +73,9 @@ class qsgd(UniformQuantizer):
         step = row_norms(rows) / self.levels
         return step, step
 
-    def spread_of(self, found: SegmentStatistics) -> tuple[Tensor, Tensor]:
-        step = found.squares.sqrt().float() / self.levels
-        return step, step
+    @property
+    def scale_rule(self) -> ScaleRule:
+        return ScaleRule("norm", self.num_codes, factor=1 / self.levels)
 
     def contraction(self, numel: int) -> float | None:
         size = min(numel, self.block_size)

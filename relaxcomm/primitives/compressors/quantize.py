@@ -15,7 +15,7 @@ from relaxcomm.fields.schedules import ScheduledBits, largest, least, piecewise
 from relaxcomm.kernels.block_quantizer import quantize_blocks, takes_blocks
 from relaxcomm.kernels.dispatch import uses_numba
 from relaxcomm.kernels.levels import levels_between, moves_to_zero
-from relaxcomm.kernels.segment_statistics import SegmentStatistics
+from relaxcomm.kernels.segment_scales import ScaleRule
 from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer
 from relaxcomm.roles import Coding, CompressorFacts, Context, State
 from relaxcomm.tensors.messages import QUANTIZED, Quantized
@@ -117,13 +117,12 @@ class quantize(UniformQuantizer):
         return Segments(numel, self.block_size)
 
     def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        return self._between(rows.amin(1), rows.amax(1))  # together they take far less time than aminmax
-
-    def spread_of(self, found: SegmentStatistics) -> tuple[Tensor, Tensor]:
-        return self._between(found.lows, found.highs)
-
-    def _between(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = rows.amin(1), rows.amax(1)  # together they take far less time than aminmax
         return levels_between(low, high, self.num_codes, symmetric=self.symmetric)
+
+    @property
+    def scale_rule(self) -> ScaleRule:
+        return ScaleRule("range", self.num_codes, self.symmetric)
 
     def _suits_kernels(self, tensor: Tensor) -> bool:
         return super()._suits_kernels(tensor) or self._takes_blocks(tensor)

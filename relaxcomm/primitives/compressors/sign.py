@@ -11,7 +11,7 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.level_packing import pack_nonnegative
-from relaxcomm.kernels.segment_statistics import SegmentStatistics, segment_statistics
+from relaxcomm.kernels.segment_scales import ScaleRule, segment_scales
 from relaxcomm.primitives.compressors.fused_feedback import QuantizedFeedback
 from relaxcomm.primitives.compressors.uniform_quantizer import tensor_segments
 from relaxcomm.roles import Coding, CompressorFacts, Context, State
@@ -20,6 +20,8 @@ from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import SIGNS, Signs
 from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.segments import Segments, chunk_size
+
+_RULE = ScaleRule("mean", num_codes=2, factor=2.0)
 
 
 @frozen
@@ -69,7 +71,7 @@ class sign(QuantizedFeedback):
         self, cx: Context, tensor: Tensor, residual: Tensor, decay: float, out: Tensor
     ) -> Signs:
         segments = tensor_segments(cx, tensor.numel())
-        steps = _steps(segment_statistics(tensor, segments, residual, decay, out))
+        steps = segment_scales(tensor, segments, _RULE, residual, decay, out).steps
         codes = pack_nonnegative(out, segments, dtype=tensor.dtype, subtract=steps)
         return Signs(codes, steps, steps[:0], 2, segments)
 
@@ -82,17 +84,12 @@ class sign(QuantizedFeedback):
 
 def _message(tensor: Tensor, segments: Segments) -> Signs:
     if is_for_kernels(tensor):
-        steps = _steps(segment_statistics(tensor, segments))
+        steps = segment_scales(tensor, segments, _RULE).steps
         return Signs(pack_nonnegative(tensor, segments), steps, steps[:0], 2, segments)
     steps = tensor.new_empty(segments.count, dtype=wide(tensor.dtype))
     for index, group in enumerate(segments.groups(tensor.numel())):
         steps[index] = 2 * _mean_size(tensor[group.start : group.stop])
     return Signs(pack_signs(tensor), steps, steps[:0], 2, segments)
-
-
-def _steps(found: SegmentStatistics) -> Tensor:
-    """Twice the mean size of each segment."""
-    return (2 * found.sizes / found.numbers).float()
 
 
 def _mean_size(tensor: Tensor) -> Tensor:

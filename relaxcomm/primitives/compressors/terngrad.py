@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Index, Rate, frozen
-from relaxcomm.kernels.segment_statistics import SegmentStatistics
+from relaxcomm.kernels.segment_scales import ScaleRule
 from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer, tensor_segments
 from relaxcomm.roles import CompressorFacts, Context
 from relaxcomm.tensors.layout import Layout, one_tensor
@@ -77,11 +77,11 @@ class terngrad(UniformQuantizer):
             step = torch.minimum(step, self.clip / math.sqrt(rows.shape[1]) * row_norms(rows))
         return step, step
 
-    def spread_of(self, found: SegmentStatistics) -> tuple[Tensor, Tensor]:
-        step = torch.maximum(found.highs, -found.lows)
-        if self.clip is not None:
-            step = torch.minimum(step, ((found.squares / found.numbers).sqrt() * self.clip).float())
-        return step, step
+    @property
+    def scale_rule(self) -> ScaleRule:
+        if self.clip is None:
+            return ScaleRule("range", self.num_codes)
+        return ScaleRule("clipped", self.num_codes, factor=self.clip)
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return self.layout_bytes(one_tensor(numel), element_bytes)

@@ -12,7 +12,7 @@ from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.level_packing import pack_levels
 from relaxcomm.kernels.levels import inverse_steps, origins
 from relaxcomm.kernels.philox import Key, key_of
-from relaxcomm.kernels.segment_statistics import SegmentStatistics, segment_statistics
+from relaxcomm.kernels.segment_scales import ScaleRule, segment_scales
 from relaxcomm.primitives.compressors.fused_feedback import QuantizedFeedback
 from relaxcomm.roles import Coding, Context, State
 from relaxcomm.tensors import buffer_pool
@@ -53,9 +53,10 @@ class UniformQuantizer(QuantizedFeedback):
     def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Distance of the levels and the lowest (not looked at around 0), each `[num]`, for `[num, size]`."""
 
+    @property
     @abstractmethod
-    def spread_of(self, found: SegmentStatistics) -> tuple[Tensor, Tensor]:
-        """The same of all segments at once, each `[count]` float32."""
+    def scale_rule(self) -> ScaleRule:
+        """The same for kernels, which look at all segments at once."""
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         message = (self._in_kernels if self._suits_kernels(tensor) else self._message)(cx, tensor)
@@ -103,16 +104,15 @@ class UniformQuantizer(QuantizedFeedback):
     ) -> Quantized:
         """The message, with feedback or without; how many kernels run does not depend on the segments."""
         segments = self.segments(cx, tensor.numel())
-        found = segment_statistics(tensor, segments, residual, decay, out)
-        steps, spread = self.spread_of(found)
-        lows = spread if self.has_lows else None
+        scales = segment_scales(tensor, segments, self.scale_rule, residual, decay, out)
         codes = pack_levels(
             tensor if out is None else out,
-            *(steps, lows, segments, self.num_codes, self._key(cx, tensor)),
+            *(scales, segments, self.num_codes, self._key(cx, tensor)),
             dtype=tensor.dtype,
             subtract=out is not None,
         )
-        return Quantized(codes, steps, steps[:0] if lows is None else lows, self.num_codes, segments)
+        steps, lows = scales.steps, scales.steps[:0] if scales.lows is None else scales.lows
+        return Quantized(codes, steps, lows, self.num_codes, segments)
 
     def _key(self, cx: Context, tensor: Tensor) -> Key | None:
         """The key of this step's random words, if entries are drawn."""
