@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -120,6 +120,15 @@ class Algorithm:
         """Whether workers hold equal parameters after every step, or after some."""
         some = any(rule.keeps_replicas_equal or rule.makes_replicas_equal for rule in self.rules)
         return self.keeps_step and (some or not self.lets_replicas_differ)
+
+    def kept_equal(self, names: Iterable[str], step: int) -> frozenset[str]:
+        """Those of some parameters that rules keep equal in a step, if optimizers hold the same of them."""
+        active = [rule for rule in self.rules if rule.moves_parameters and rule.is_active(step)]
+        keep: dict[str, list[bool]] = {
+            name: [rule.keeps_replicas_equal_while_active for rule in active if rule.covers(name)]
+            for name in names
+        }
+        return frozenset(name for name, each in keep.items() if each and all(each))
 
     @property
     def needs(self) -> frozenset[str]:

@@ -63,7 +63,9 @@ def _take_over(bound: Bound, root: int) -> None:
 
     Shadows have not stepped their optimizers, and exchanged at the learning rate of their last batch.
     """
-    replica, world, kept = bound.replica, bound.world, bound.plan.kept_equal(bound.clock.step)
+    replica, world = bound.replica, bound.world
+    names = [item.name for item in replica.parameters] if bound.plan.keeps_step else []
+    kept = bound.algorithm.kept_equal(names, bound.clock.step)
     slots = [
         (one, {name: one[name].clone() for name in names}) for one, names in survival.shared_slots(bound)
     ]

@@ -125,7 +125,7 @@ def follow(old: Bound, algorithm: Algorithm, residuals: Residuals, *, from_start
     goes_on = from_start and _could_have_run(old, algorithm)
     if old.algorithm.lets_replicas_differ and not goes_on:
         names = [item.name for item in old.replica.parameters]
-        replicas.equalise(old, moments=() if algorithm.lets_replicas_differ else names)
+        replicas.equalise(old, moments=algorithm.kept_equal(names, 0))
     new = Bound(algorithm, old.replica, old.world, old.norms)
     if old.plan.buckets is not None and new.plan.buckets is None:
         new.lay_out([name for bucket in old.plan.buckets for name in bucket.names])

@@ -63,7 +63,8 @@ class Drift:
             )
         warnings.warn(text, DriftWarning, stacklevel=2)
         if self._guard.policy == "average":
-            replicas.equalise(self._bound, moments=self._bound.plan.kept_equal(step))
+            names = [item.name for item in self._bound.replica.parameters]
+            replicas.equalise(self._bound, moments=self._bound.algorithm.kept_equal(names, step))
         elif self._bound.norms.enabled:
             replicas.means(self._bound)  # they measure how far this rank is from them
 

@@ -161,24 +161,14 @@ class Plan:
         """
         return [one for one in self.buckets or () if self.keeps_step and self._is_equal_after(one, fired)]
 
-    def kept_equal(self, step: int) -> frozenset[str]:
-        """The parameters that rules keep equal in this step, as long as optimizers hold the same of them."""
-        kept: set[str] = set()
-        for bucket in (self.buckets or ()) if self.keeps_step else ():
-            moving = [task.rule for site in ("backward", "step") for task in self._moving(bucket, site)]
-            active = [rule for rule in moving if rule.is_active(step)]
-            if active and all(rule.keeps_replicas_equal_while_active for rule in active):
-                kept.update(bucket.names)
-        return frozenset(kept)
-
     def _is_equal_after(self, bucket: Bucket, fired: Collection[int]) -> bool:
-        moving = {site: self._moving(bucket, site) for site in ("backward", "step")}
+        moving = {
+            site: [task for task in self.of_bucket(bucket, site) if task.rule.moves_parameters]
+            for site in ("backward", "step")
+        }
         if last := [task.rule for task in moving["step"] if task.index in fired]:
             return last[-1].makes_replicas_equal
         return all(task.rule.keeps_replicas_equal for tasks in moving.values() for task in tasks)
-
-    def _moving(self, bucket: Bucket, site: str) -> list[Task]:
-        return [task for task in self.of_bucket(bucket, site) if task.rule.moves_parameters]
 
     def gradients_of(self, bucket: Bucket) -> GradientBuffer | GradientInPlace:
         """What holds the gradients of a bucket."""

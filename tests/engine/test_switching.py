@@ -139,6 +139,7 @@ def sent_by_switch(world, optimizer, second, at):
         ("adamw", "bsp", 5, 2),
         ("momentum", "slowmo", 5, 0),
         ("momentum", "slowmo", 6, 1),
+        ("momentum", {"name": "post_local_sgd", "after_steps": STEPS}, 6, 2),  # as bsp, to the end
     ],
 )
 def test_a_switch_sends_what_must_be_equal_and_is_not(optimizer, second, at, models):
