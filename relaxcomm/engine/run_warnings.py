@@ -12,7 +12,6 @@ from relaxcomm.composition.rule import Rule
 from relaxcomm.config import Phase
 from relaxcomm.roles import VotingTrigger
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.served import hold_model
 from relaxcomm.tensors.digest import checksum
 
 LOGGER = logging.getLogger("relaxcomm")
@@ -50,19 +49,6 @@ def warn_of_left_round(bound: Bound) -> None:
             "relaxcomm: the last round was left before its end, so what its clients have moved does not "
             "count, and the model is that of the round before; read each round to its end: a loop that "
             "breaks at the last batch leaves it, too"
-        )
-
-
-def warn_of_lost_load(bound: Bound) -> None:
-    """At the end, also before a switch: weights were loaded, and the model becomes what servers hold.
-
-    Before this rank has pushed, that is what it has loaded, unless others have, who are told.
-    """
-    if hold_model(bound) and bound.state.exchanged:
-        LOGGER.warning(
-            "relaxcomm: load_state_dict() has changed weights since the last step, but "
-            f"{bound.algorithm.name} ends with the model that the servers hold; close the engine first, then "
-            "load"
         )
 
 

@@ -13,7 +13,6 @@ import torch
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.config import Config
-from relaxcomm.engine import run_warnings
 from relaxcomm.engine.binding import fitted
 from relaxcomm.engine.carry_over import Kept, carried_over
 from relaxcomm.engine.consistency import compare, share
@@ -87,8 +86,6 @@ def come_to_rest(step: Step) -> None:
     bound.flags.raise_if_bad()
     bound.votes.drain()
     is_loaded = bool(bound.replica.loaded.changed())
-    if is_loaded:
-        run_warnings.warn_of_lost_load(bound)
     with kept_replica.kept(bound) if is_loaded else nullcontext():  # what is late is of other weights
         served.step_aside(bound, step.parameters.asked())
         step.parameters.drain()

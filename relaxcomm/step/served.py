@@ -68,7 +68,8 @@ def hold_model(bound: Bound) -> bool:
 def models(bound: Bound, purpose: str, asked: Mapping[TaskKey, Transfer]) -> list[tuple[Bucket, Tensor]]:
     """What servers hold of each bucket, less what ranks have moved and not pushed yet; all ranks call it.
 
-    Messages are labelled with their purpose. Nobody may be pushing: all have met, or all have left.
+    A rank that has loaded weights counts with these. Messages are labelled with their purpose. Nobody may be
+    pushing: all have met, or all have left.
 
     Args:
         bound: the algorithm on a model.
@@ -80,8 +81,11 @@ def models(bound: Bound, purpose: str, asked: Mapping[TaskKey, Transfer]) -> lis
         part = service.part()
         if part is not None:
             bucket = bound.plan.bucket(unit)
-            left = _unpushed(bound, index, bucket, asked.get((index, unit)))
             whole = _whole(bound, bucket, part, purpose)
+            if bound.replica.loaded.changed():  # they count as they are, whatever others have pushed
+                left = whole - bucket.copy()
+            else:
+                left = _unpushed(bound, index, bucket, asked.get((index, unit)))
             found.append((bucket, _less(bound, bucket, whole, left, purpose)))
     return found
 
