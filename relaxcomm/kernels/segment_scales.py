@@ -3,55 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-import torch
 from torch import Tensor
 
 from relaxcomm.kernels.dispatch import on_its_device, uses_triton
-from relaxcomm.kernels.levels import inverse_steps, levels_between, origins
-from relaxcomm.kernels.segment_statistics import SegmentStatistics, segment_statistics
+from relaxcomm.kernels.levels import inverse_steps, origins
+from relaxcomm.kernels.segment_statistics import ScaleRule, segment_statistics
 from relaxcomm.tensors.segments import Segments
-
-
-@dataclass(frozen=True)
-class ScaleRule:
-    """What the distance of a segment's levels is made of.
-
-    Args:
-        kind: "range", by `levels_between`; "norm", `factor ||x||`; "clipped", `min(max |x|, factor rms(x))`;
-            "mean", `factor mean |x|`.
-        num_codes: levels.
-        symmetric: whether they lie around 0; only a "range" may not.
-        factor: see above.
-    """
-
-    kind: Literal["range", "norm", "clipped", "mean"]
-    num_codes: int
-    symmetric: bool = True
-    factor: float = 1.0
-
-    def of(self, found: SegmentStatistics) -> tuple[Tensor, Tensor]:
-        """Steps, and lowest levels, of which around 0 nothing is asked.
-
-        Example:
-            >>> import torch
-            >>> from relaxcomm.kernels.segment_statistics import segment_statistics
-            >>> from relaxcomm.tensors.segments import Segments
-            >>> found = segment_statistics(torch.tensor([3.0, -4.0]), Segments(2, block_size=2))
-            >>> [ScaleRule(kind, num_codes=3).of(found)[0].item() for kind in ("norm", "mean")]
-            [5.0, 3.5]
-        """
-        if self.kind == "range":
-            return levels_between(found.lows, found.highs, self.num_codes, symmetric=self.symmetric)
-        if self.kind == "mean":
-            step = (found.sizes / found.numbers * self.factor).float()
-        elif self.kind == "norm":
-            step = (found.squares.sqrt() * self.factor).float()
-        else:
-            rms = (found.squares / found.numbers).sqrt()
-            step = torch.minimum(torch.maximum(found.highs, -found.lows), (rms * self.factor).float())
-        return step, step
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +55,7 @@ def segment_scales(
 
     Example:
         >>> import torch
+        >>> from relaxcomm.kernels.segment_statistics import ScaleRule
         >>> from relaxcomm.tensors.segments import Segments
         >>> rule = ScaleRule("range", num_codes=4, symmetric=False)
         >>> segment_scales(torch.tensor([0.0, 3.0, 5.0, 8.0]), Segments(4, block_size=2), rule).lows

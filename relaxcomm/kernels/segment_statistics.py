@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from relaxcomm.kernels.device_numbers import device_numbers
+from relaxcomm.kernels.levels import levels_between
 from relaxcomm.tensors.segments import Segments
 
 
@@ -29,6 +31,45 @@ class SegmentStatistics:
     sizes: Tensor
     squares: Tensor
     numbers: Tensor
+
+
+@dataclass(frozen=True)
+class ScaleRule:
+    """What the distance of a segment's levels is made of.
+
+    Args:
+        kind: "range", by `levels_between`; "norm", `factor ||x||`; "clipped", `min(max |x|, factor rms(x))`;
+            "mean", `factor mean |x|`.
+        num_codes: levels.
+        symmetric: whether they lie around 0; only a "range" may not.
+        factor: see above.
+    """
+
+    kind: Literal["range", "norm", "clipped", "mean"]
+    num_codes: int
+    symmetric: bool = True
+    factor: float = 1.0
+
+    def of(self, found: SegmentStatistics) -> tuple[Tensor, Tensor]:
+        """Steps, and lowest levels, of which around 0 nothing is asked.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm.tensors.segments import Segments
+            >>> found = segment_statistics(torch.tensor([3.0, -4.0]), Segments(2, block_size=2))
+            >>> [ScaleRule(kind, num_codes=3).of(found)[0].item() for kind in ("norm", "mean")]
+            [5.0, 3.5]
+        """
+        if self.kind == "range":
+            return levels_between(found.lows, found.highs, self.num_codes, symmetric=self.symmetric)
+        if self.kind == "mean":
+            step = (found.sizes / found.numbers * self.factor).float()
+        elif self.kind == "norm":
+            step = (found.squares.sqrt() * self.factor).float()
+        else:
+            rms = (found.squares / found.numbers).sqrt()
+            step = torch.minimum(torch.maximum(found.highs, -found.lows), (rms * self.factor).float())
+        return step, step
 
 
 def segment_statistics(

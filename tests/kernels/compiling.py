@@ -22,7 +22,8 @@ from relaxcomm.kernels.level_packing import pack_levels, pack_nonnegative
 from relaxcomm.kernels.magnitude_statistics import magnitude_statistics
 from relaxcomm.kernels.message_sums import sum_levels
 from relaxcomm.kernels.normal_threshold import normal_threshold
-from relaxcomm.kernels.segment_scales import ScaleRule, scales_of, segment_scales
+from relaxcomm.kernels.segment_scales import scales_of, segment_scales
+from relaxcomm.kernels.segment_statistics import ScaleRule
 from relaxcomm.tensors.bit_packing import packed_bytes
 from relaxcomm.tensors.segments import Blocks, Segments
 

@@ -11,7 +11,8 @@ from relaxcomm.kernels.dispatch import has_numba, implementation
 from relaxcomm.kernels.level_packing import pack_levels
 from relaxcomm.kernels.levels import levels_between
 from relaxcomm.kernels.philox import key_of
-from relaxcomm.kernels.segment_scales import ScaleRule, segment_scales
+from relaxcomm.kernels.segment_scales import segment_scales
+from relaxcomm.kernels.segment_statistics import ScaleRule
 from relaxcomm.primitives import error_feedback, qsgd, quantize
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
 from relaxcomm.tensors.buckets import Bucket

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from relaxcomm.kernels.segment_scales import ScaleRule, segment_scales
+from relaxcomm.kernels.segment_scales import segment_scales
+from relaxcomm.kernels.segment_statistics import ScaleRule
 from relaxcomm.tensors.segments import Segments
 from tests.kernels.comparing import DTYPES, KINDS, SIZES, both, entries, same_bits
 

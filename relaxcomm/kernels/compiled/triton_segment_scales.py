@@ -11,7 +11,7 @@ from relaxcomm.kernels.compiled.triton_levels import inverse_steps, levels_betwe
 from relaxcomm.kernels.compiled.triton_segment_statistics import bounds_of
 from relaxcomm.kernels.launch_sizes import next_power_of_two
 from relaxcomm.kernels.levels import moves_to_zero
-from relaxcomm.kernels.segment_scales import ScaleRule
+from relaxcomm.kernels.segment_statistics import ScaleRule
 from relaxcomm.tensors.segments import Segments
 
 _TOGETHER = 1024  # parts that a program adds up at once
@@ -67,7 +67,8 @@ def _scales(
     COLUMNS: tl.constexpr,
 ):
     """A program some segments, whose parts it adds up; then as `ScaleRule.of` and `scales_of`."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    count = count.to(tl.int64)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     there = row < count
     low = tl.full((ROWS, COLUMNS), float("inf"), dtype=tl.float32)
     negated_high = tl.full((ROWS, COLUMNS), float("inf"), dtype=tl.float32)
@@ -83,8 +84,7 @@ def _scales(
         size += tl.load(sizes_ptr + place, mask=inside, other=0.0)
         squares += tl.load(squares_ptr + place, mask=inside, other=0.0)
     total = tl.sum(squares, axis=1)
-    spoilt = total != total
-    spoilt = spoilt | (total == float("inf"))
+    spoilt = total - total != 0
     low = tl.where(spoilt, float("nan"), tl.min(low, axis=1))
     high = tl.where(spoilt, float("nan"), -tl.min(negated_high, axis=1))
     start, stop = bounds_of(row, offsets_ptr, numel, there, BLOCK)

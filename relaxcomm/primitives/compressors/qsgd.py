@@ -8,7 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Index, Levels, Steps, frozen
-from relaxcomm.kernels.segment_scales import ScaleRule
+from relaxcomm.kernels.segment_statistics import ScaleRule
 from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer
 from relaxcomm.roles import CompressorFacts, Context
 from relaxcomm.tensors.messages import QUANTIZED

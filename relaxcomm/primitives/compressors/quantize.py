@@ -15,7 +15,7 @@ from relaxcomm.fields.schedules import ScheduledBits, largest, least, piecewise
 from relaxcomm.kernels.block_quantizer import quantize_blocks, takes_blocks
 from relaxcomm.kernels.dispatch import uses_numba
 from relaxcomm.kernels.levels import levels_between, moves_to_zero
-from relaxcomm.kernels.segment_scales import ScaleRule
+from relaxcomm.kernels.segment_statistics import ScaleRule
 from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer
 from relaxcomm.roles import Coding, CompressorFacts, Context, State
 from relaxcomm.tensors.messages import QUANTIZED, Quantized

@@ -11,7 +11,8 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.level_packing import pack_nonnegative
-from relaxcomm.kernels.segment_scales import ScaleRule, segment_scales
+from relaxcomm.kernels.segment_scales import segment_scales
+from relaxcomm.kernels.segment_statistics import ScaleRule
 from relaxcomm.primitives.compressors.fused_feedback import QuantizedFeedback
 from relaxcomm.primitives.compressors.uniform_quantizer import tensor_segments
 from relaxcomm.roles import Coding, CompressorFacts, Context, State

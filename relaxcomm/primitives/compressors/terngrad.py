@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Index, Rate, frozen
-from relaxcomm.kernels.segment_scales import ScaleRule
+from relaxcomm.kernels.segment_statistics import ScaleRule
 from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer, tensor_segments
 from relaxcomm.roles import CompressorFacts, Context
 from relaxcomm.tensors.layout import Layout, one_tensor

@@ -12,7 +12,8 @@ from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.level_packing import pack_levels
 from relaxcomm.kernels.levels import inverse_steps, origins
 from relaxcomm.kernels.philox import Key, key_of
-from relaxcomm.kernels.segment_scales import ScaleRule, segment_scales
+from relaxcomm.kernels.segment_scales import segment_scales
+from relaxcomm.kernels.segment_statistics import ScaleRule
 from relaxcomm.primitives.compressors.fused_feedback import QuantizedFeedback
 from relaxcomm.roles import Coding, Context, State
 from relaxcomm.tensors import buffer_pool
