@@ -8,14 +8,12 @@ from relaxcomm.cli.message_sizes import CountedFor, type_name
 from relaxcomm.cli.tree import Node
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.errors import RelaxcommError
-from relaxcomm.network.transport import Membership
-from relaxcomm.planner.footprint import footprint
+from relaxcomm.planner.footprint import footprints, least_and_most
 from relaxcomm.planner.replay import shapes_only
 from relaxcomm.tensors.items import Item
 from relaxcomm.topology import Topology
 
 _TENSORS, _SIDE = 16, 32  # of a model of which only the size is known
-_MOST_RANKS = 32  # that are looked at: each may hold what all others send
 
 
 def memory_node(algorithm: Algorithm, model: CountedFor, workers: Sequence[int], topology: Topology) -> Node:
@@ -32,26 +30,20 @@ def memory_node(algorithm: Algorithm, model: CountedFor, workers: Sequence[int],
 
 
 def _in_words(algorithm: Algorithm, items: Sequence[Item], size: int, topology: Topology) -> str:
-    ranks = _looked_at(size)
     try:
-        found = [footprint(algorithm, items, Membership(rank, size), topology) for rank in ranks]
+        found = footprints(algorithm, items, size, topology)
     except RelaxcommError as error:
         return f"not possible: {error}"
-    first, *others = ((one.kept, one.buffers, one.under_way) for one in found)
+    first, *others = ((one.kept, one.buffers, one.under_way) for one in found.values())
     share = (size - 1) / max(1, len(others))
     kept, buffers, under_way = (
         (own + share * sum(theirs)) / size for own, *theirs in zip(first, *others, strict=True)
     )
-    few = "" if len(ranks) == size else f"; counted for {len(ranks)} ranks"
+    few = "" if len(found) == size else f"; counted for {len(found)} ranks"
+    apart = least_and_most(found)
+    each = (f"{found[rank].whole:.1f} in all on rank {rank}" for rank in apart or ())
+    mean = f"; a mean of {' to '.join(each)}" if apart else ""
     return (
-        f"{kept:.1f} kept, {buffers:.1f} in buffers, {under_way:.1f} more while messages are under way{few}"
+        f"{kept:.1f} kept, {buffers:.1f} in buffers, {under_way:.1f} more while messages are under way"
+        f"{mean}{few}"
     )
-
-
-def _looked_at(size: int) -> list[int]:
-    """Rank 0, with which all others may exchange, and of these so many that are spread over all.
-
-    They are an odd number apart: groups often have an even size, and their first ranks hold more.
-    """
-    apart = 1 if size <= _MOST_RANKS else -(-size // (_MOST_RANKS - 1)) | 1
-    return [0, *range(1, size, apart)]

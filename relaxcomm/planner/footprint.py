@@ -27,6 +27,7 @@ from relaxcomm.topology import Topology
 _BUCKET_BYTES = 1 << 62  # buckets of any size need as much a parameter
 _MOST_ENTRIES = 1 << 16  # of the small model, but for very many parameters
 _LEAST_ENTRIES = 1 << 10  # of a parameter that is made smaller
+_MOST_RANKS = 32  # that are looked at: each may hold what all others send
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,11 @@ class Footprint:
     kept: float
     buffers: float
     under_way: float
+
+    @property
+    def whole(self) -> float:
+        """All of it."""
+        return self.kept + self.buffers + self.under_way
 
 
 def footprint(
@@ -69,6 +75,31 @@ def footprint(
         larger = sum(sizes[name] for name in bucket.names) / max(1, bucket.numel)
         counts.append([larger * one for one in _of_bucket(rules, bucket, membership, topology)])
     return Footprint(*(sum(column) / sum(sizes.values()) for column in zip(*counts, strict=True)))
+
+
+def footprints(
+    algorithm: Algorithm, items: Sequence[Item], world_size: int, topology: Topology
+) -> dict[int, Footprint]:
+    """What the ranks need, see `footprint`: of very many so many that are spread over all."""
+    return {
+        rank: footprint(algorithm, items, Membership(rank, world_size), topology)
+        for rank in _looked_at(world_size)
+    }
+
+
+def least_and_most(found: Mapping[int, Footprint]) -> tuple[int, int] | None:
+    """The ranks that need least and most; None if that is the same within a hundredth."""
+    least, most = (pick(found, key=lambda rank: found[rank].whole) for pick in (min, max))
+    return None if found[most].whole <= 1.01 * found[least].whole else (least, most)
+
+
+def _looked_at(size: int) -> list[int]:
+    """Rank 0, with which all others may exchange, and of these so many that are spread over all.
+
+    They are an odd number apart: groups often have an even size, and their first ranks hold more.
+    """
+    apart = 1 if size <= _MOST_RANKS else -(-size // (_MOST_RANKS - 1)) | 1
+    return [0, *range(1, size, apart)]
 
 
 def _smaller(items: Sequence[Item]) -> Iterator[Item]:

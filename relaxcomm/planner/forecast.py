@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.network.link import Link
-from relaxcomm.network.transport import Membership
 from relaxcomm.planner.failures import Failures
-from relaxcomm.planner.footprint import footprint
+from relaxcomm.planner.footprint import Footprint, footprints, least_and_most
 from relaxcomm.planner.link_probes import probe_sizes
 from relaxcomm.planner.links import infinitely_fast
 from relaxcomm.planner.remarks import remarks_on
@@ -35,7 +34,7 @@ class Forecast:
         name: of the algorithm.
         workers: their number.
         replayed: what a step is like.
-        memory_bytes: a parameter and worker, above the model, `.grad` and the optimizer.
+        memory_bytes: a parameter, above the model, `.grad` and the optimizer, on the rank that needs most.
         bandwidths: bytes a second of the slowest link, with all others in proportion, for each of some
             utilisations; None where no bandwidth is enough.
         remarks: in words: where compression loses, and what was assumed.
@@ -92,16 +91,27 @@ def forecast(
     replayed = replay.run()
     useful = None if failures is None else failures.useful(replay, replayed.step_seconds, items)
     remarks += remarks_on(replay, items, math.inf if useful is None else useful.died_out_seconds)
-    needed = footprint(chosen, items, Membership(0, scenario.workers), scenario.topology)
+    needed = footprints(chosen, items, scenario.workers, scenario.topology)
+    remarks += _memory_of_some(needed, items)
     return Forecast(
         name=algorithm.name,
         workers=scenario.workers,
         replayed=replayed,
-        memory_bytes=needed.kept + needed.buffers + needed.under_way,
+        memory_bytes=max(one.whole for one in needed.values()),
         bandwidths={one: _bandwidth_for(one, replay) for one in utilisations},
         remarks=tuple(dict.fromkeys(remarks)),
         useful_share=None if useful is None else useful.share,
     )
+
+
+def _memory_of_some(needed: Mapping[int, Footprint], items: Sequence[Item]) -> list[str]:
+    """Whose memory is told, where not all ranks need as much."""
+    apart = least_and_most(needed)
+    if apart is None:
+        return []
+    least, most = apart
+    lower = data_size(needed[least].whole * sum(item.parameter.numel() for item in items))
+    return [f"memory is what rank {most} needs, the most of all; rank {least} needs least, {lower}"]
 
 
 def _chosen(algorithm: Algorithm, items: Sequence[Item], scenario: Scenario) -> tuple[Algorithm, list[str]]:

@@ -9,6 +9,7 @@ from relaxcomm.cli.app import app
 from relaxcomm.cli.message_sizes import CountedFor
 from relaxcomm.cli.topology_facts import _links, parse_topology
 from relaxcomm.config.grammar import parse_algorithm
+from relaxcomm.planner import footprint
 
 pytest.importorskip("matplotlib")
 
@@ -80,7 +81,7 @@ def test_memory_counted_for_some_ranks_is_that_of_all(graph, monkeypatch):
     """Also where one rank, or each group's first, has more neighbours than the others."""
     algorithm, model, found = parse_algorithm("d_psgd"), CountedFor.matrix(1000), []
     for most in (32, 200):
-        monkeypatch.setattr(memory_needs, "_MOST_RANKS", most)
+        monkeypatch.setattr(footprint, "_MOST_RANKS", most)
         (said,) = memory_needs.memory_node(algorithm, model, (200,), parse_topology(graph)).children
         found.append(float(said.text.split(" more")[0].split()[-1]))
     assert found[0] == pytest.approx(found[1], rel=0.05)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import networkx
 import pytest
 import torch
 from torch import nn
@@ -12,6 +15,8 @@ from relaxcomm.planner.links import OwnLinks
 from relaxcomm.planner.scenario import Scenario, StepTimes
 from relaxcomm.primitives import all_reduce, deltas, every, gradients
 from relaxcomm.tensors.items import Item
+from relaxcomm.topology import from_networkx
+from relaxcomm_algorithms.d_psgd import d_psgd
 from relaxcomm_algorithms.diloco import diloco
 
 ON = Scenario(3, StepTimes(0.1), OwnLinks(Link(bytes_per_second=1e9)))
@@ -35,3 +40,13 @@ def test_rules_that_name_parameters_are_counted_for_what_they_select():
 def test_half_precision_is_remembered_wide_and_sent_short():
     """DiLoCo's anchor and momentum are float32, a message is as the model."""
     assert forecast(diloco(steps=8), items(torch.bfloat16), ON, utilisations=()).memory_bytes == 4 + 4 + 2
+
+
+def test_memory_is_that_of_the_rank_that_needs_most():
+    """Beside its own message a rank has one of each neighbour: of a star's last rank all others are."""
+    last = from_networkx(networkx.relabel_nodes(networkx.star_graph(3), {0: 3, 3: 0}))
+    found = forecast(d_psgd(), items(), replace(ON, workers=4, topology=last), utilisations=())
+    assert found.memory_bytes == 20
+    said = "memory is what rank 3 needs, the most of all; rank 0 needs least, 48 MB"
+    assert said in found.remarks
+    assert "memory" not in "".join(forecast(d_psgd(), items(), ON, utilisations=()).remarks)
