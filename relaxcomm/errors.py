@@ -34,9 +34,11 @@ class RelaxcommError(Exception):
 
     Attributes:
         key: of a configuration, the keys and places in lists below what is being read, where it is known.
+        faults: what is wrong below that key, by the keys below it, where several things may be.
     """
 
     key: tuple[int | str, ...] = ()
+    faults: tuple[tuple[tuple[int | str, ...], str], ...] = ()
 
 
 class _InputError(RelaxcommError):

@@ -17,6 +17,7 @@ from relaxcomm import config
 from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import Traceback, Workers, is_worker
 from relaxcomm.cli.launcher import launch
+from relaxcomm.cli.numbers import Seconds, written
 from relaxcomm.doctor import exposure, interfaces, machine, peers
 from relaxcomm.doctor.diagnosis import Finding
 from relaxcomm.errors import ConfigError
@@ -33,7 +34,8 @@ def doctor(
     ] = None,
     workers: Workers = None,
     timeout: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="The longest wait for another worker.")
+        float,
+        typer.Option(parser=written(Seconds), metavar="SECONDS", help="The longest wait for another worker."),
     ] = 30,
     traceback: Traceback = False,
 ) -> None:

@@ -1,50 +1,29 @@
-"""A parameter's type, range and default in words, from its JSON Schema."""
+"""A parameter's type, range and default in words."""
 
 from __future__ import annotations
 
 import json
+from types import NoneType
+from typing import Any, get_args
 
 from relaxcomm.cli.tree import Node
 from relaxcomm.config.json_schema import Schema, parameters_schema
-
-_RANGES = {
-    "minimum": "at least",
-    "exclusiveMinimum": "above",
-    "maximum": "at most",
-    "exclusiveMaximum": "below",
-    "minItems": "of length at least",
-}
+from relaxcomm.fields.allowed import in_words
+from relaxcomm.fields.validation import hint_at
 
 
-def parameter_nodes(target: object) -> tuple[Node, ...]:
+def parameter_nodes(target: Any) -> tuple[Node, ...]:
     """Name, type, range, default and description of each argument of a function or class."""
     made = parameters_schema(target)
     required = made.get("required", ())
     return tuple(
-        Node(name, _text(one, required=name in required), term=type_in_words(one))
+        Node(name, _text(one, required=name in required), term=_type(hint_at(target, (name,))))
         for name, one in made["properties"].items()
     )
 
 
-def type_in_words(made: Schema) -> str:
-    """The type and range that a schema allows.
-
-    Example:
-        >>> type_in_words({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]})
-        'integer, at least 1, or null'
-    """
-    if "anyOf" in made:
-        *first, last = map(type_in_words, made["anyOf"])
-        return f"{', '.join(first)}, or {last}" if first else last
-    if "$ref" in made:
-        return str(made["$ref"]).rpartition("/")[2]
-    if "const" in made or "enum" in made:
-        return " or ".join(json.dumps(value) for value in made.get("enum", [made.get("const")]))
-    name = made.get("type", "anything")
-    if name == "array" and "items" in made:
-        name = f"list of {type_in_words(made['items'])}"
-    ranges = [f"{word} {made[key]}" for key, word in _RANGES.items() if key in made]
-    return ", ".join([name, *ranges])
+def _type(hint: Any) -> str:
+    return f"{in_words(hint) or 'anything'}{', or null' if NoneType in get_args(hint) else ''}"
 
 
 def _text(made: Schema, *, required: bool) -> str:

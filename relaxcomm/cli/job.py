@@ -12,8 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from relaxcomm import config
+from relaxcomm.cli.numbers import written
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config, registry
+from relaxcomm.config.configuration import WorkerCount
 from relaxcomm.config.examples import from_example, in_words
 from relaxcomm.config.origin import Origin
 from relaxcomm.config.unread_keys import check_quorum, warn_of_idle_guard
@@ -32,7 +34,10 @@ from relaxcomm.training.results import Result
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file.", show_default=False)]
 Workers = Annotated[
-    int | None, typer.Option("--workers", min=1, metavar="N", help="Local processes.", show_default=False)
+    int | None,
+    typer.Option(
+        "--workers", parser=written(WorkerCount), metavar="N", help="Local processes.", show_default=False
+    ),
 ]
 Sets = Annotated[
     list[str] | None,

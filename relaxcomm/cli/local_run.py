@@ -12,8 +12,10 @@ import typer
 from relaxcomm.cli.elastic_launcher import RESTARTS, launch_elastic
 from relaxcomm.cli.job import Job
 from relaxcomm.cli.launcher import LOOPBACK, launch
+from relaxcomm.cli.numbers import written
 from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError
+from relaxcomm.fields.frozen import Index
 from relaxcomm.topology import file
 from relaxcomm.training.results import Result
 
@@ -21,7 +23,7 @@ Restarts = Annotated[
     int | None,
     typer.Option(
         "--max-restarts",
-        min=0,
+        parser=written(Index),
         metavar="N",
         help=f"Of each worker, in an elastic run; {RESTARTS} unless given.",
         show_default=False,

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import Field
 
+from relaxcomm.cli.numbers import written
 from relaxcomm.fields.validation import shown
 
 
@@ -28,6 +30,10 @@ def parameter_count(text: str) -> int:
     return int(number)
 
 
+_NUMBER = written(float)
+_SEEDS = written(Annotated[int, Field(ge=2)])
+
+
 def _option(help: str, *names: str, metavar: str, **more: Any) -> typer.models.OptionInfo:
     found: typer.models.OptionInfo = typer.Option(
         *names,
@@ -43,7 +49,9 @@ WorkerCounts = Annotated[
     str | None, _option("Numbers of workers; the configuration's without.", metavar="N,M,…")
 ]
 Names = Annotated[str | None, _option("Names, or all; the configuration's without.", metavar="A,B,C")]
-StepSeconds = Annotated[float | None, _option("Of a step without communication.", metavar="S")]
+StepSeconds = Annotated[
+    float | None, _option("Of a step without communication.", metavar="S", parser=_NUMBER)
+]
 Measure = Annotated[
     bool, typer.Option("--measure", metavar="", help="Measure a step and coding on this machine.")
 ]
@@ -68,7 +76,9 @@ Parameters = Annotated[
     int | None,
     _option("Model size; the task's model without.", "--parameters", metavar="D", parser=parameter_count),
 ]
-Jitter = Annotated[float | None, _option("Standard deviation of a worker's steps, in seconds.", metavar="S")]
+Jitter = Annotated[
+    float | None, _option("Standard deviation of a worker's steps, in seconds.", metavar="S", parser=_NUMBER)
+]
 Stragglers = Annotated[
     str | None, _option("0.01,3: one step in 100 takes 3 times as long.", metavar="SHARE,TIMES")
 ]
@@ -80,18 +90,27 @@ Deaths = Annotated[
         metavar="LIFE,AWAY",
     ),
 ]
-Coding = Annotated[float | None, _option("Entries coded a second, there and back.", metavar="ENTRIES")]
+Coding = Annotated[
+    float | None, _option("Entries coded a second, there and back.", metavar="ENTRIES", parser=_NUMBER)
+]
 Train = Annotated[
     bool,
     typer.Option("--train", metavar="", help="Train the task on simulated workers, in virtual time."),
 ]
-Seeds = Annotated[int | None, _option("Training runs of each algorithm; 3 without.", metavar="K", min=2)]
+Seeds = Annotated[
+    int | None, _option("Training runs of each algorithm; 3 without.", metavar="K", parser=_SEEDS)
+]
 Target = Annotated[
-    float | None, _option("Quality until which seconds are counted, with --train.", metavar="Q")
+    float | None,
+    _option("Quality until which seconds are counted, with --train.", metavar="Q", parser=_NUMBER),
 ]
 Within = Annotated[
     float | None,
-    _option("Compare quality after these virtual seconds; without, when the first ends.", metavar="S"),
+    _option(
+        "Compare quality after these virtual seconds; without, when the first ends.",
+        metavar="S",
+        parser=_NUMBER,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, for machines.")]
 Picture = Annotated[

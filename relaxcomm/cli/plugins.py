@@ -19,6 +19,7 @@ from relaxcomm import RELAXCOMM_PROTOCOL, plugin, primitives
 from relaxcomm.checks.suite import LIMIT_SECONDS, findings
 from relaxcomm.cli.exit_codes import RunFailed, readable
 from relaxcomm.cli.job import Traceback, parse_set
+from relaxcomm.cli.numbers import Seconds, written
 from relaxcomm.config import registry
 from relaxcomm.errors import ConfigError
 
@@ -104,7 +105,8 @@ def check(
         typer.Option("--set", metavar="KEY=VALUE", help="A parameter: --set steps=8; repeatable."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(min=1, metavar="SECONDS", help="The longest that one check may take.")
+        float,
+        typer.Option(parser=written(Seconds), metavar="SECONDS", help="The longest that one check may take."),
     ] = LIMIT_SECONDS,
     traceback: Traceback = False,
 ) -> None:

@@ -11,12 +11,13 @@ from relaxcomm.cli.descriptions import algorithm_node, configuration_node, primi
 from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import Traceback, configured_task, parse_option, parse_set
 from relaxcomm.cli.message_sizes import CountedFor
+from relaxcomm.cli.numbers import written
 from relaxcomm.cli.pictures import check_picture
 from relaxcomm.cli.plan_arguments import parameter_count
 from relaxcomm.cli.topology_facts import PICTURE, parse_topology, topology_node
 from relaxcomm.cli.tree import Node, show as print_tree
 from relaxcomm.config import Config, load_values, names_yaml, read_values, registry
-from relaxcomm.config.configuration import MOST_WORKERS
+from relaxcomm.config.configuration import WorkerCount
 from relaxcomm.config.origin import Origin
 from relaxcomm.config.uninstalled import refuse_missing
 from relaxcomm.config.unread_keys import check_quorum
@@ -46,8 +47,7 @@ def show(
     workers: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            max=MOST_WORKERS,
+            parser=written(WorkerCount),
             metavar="N",
             help="World size for the bytes; the file's, or several, without.",
             show_default=False,

@@ -59,7 +59,10 @@ class Rule:
     compressor: Compressor = field(default_factory=identity)
     delay: StepCount | Literal["unbounded"] = 0
     outer: Outer = field(default_factory=average)
-    select: Annotated[tuple[str, ...] | None, BeforeValidator(listed)] = None
+    select: Annotated[
+        tuple[str, ...] | None,
+        BeforeValidator(listed, json_schema_input_type=str | tuple[str, ...] | None),
+    ] = None
     active: tuple[StepCount, StepCount | None] = (0, None)
 
     def __post_init__(self) -> None:

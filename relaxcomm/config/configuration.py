@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from os import PathLike
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     Field,
@@ -26,7 +26,7 @@ from relaxcomm.monitoring.metrics_settings import MetricsConfig
 from relaxcomm.tasks.task_loader import name_and_options
 from relaxcomm.topology import Topology, complete, from_networkx
 
-MOST_WORKERS = 4096
+WorkerCount: TypeAlias = Annotated[int, Field(ge=1, le=4096)]
 _LOSSES = 16  # that are looked at before a run: each takes graphs of its own
 
 
@@ -56,7 +56,7 @@ class Config(Section):
     phases: tuple[Phase, ...] = ()
     topology: Topology = complete()
     task: str | dict[str, Any] | None = None
-    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] = 2
+    workers: WorkerCount = 2
     backend: Literal["auto", "nccl", "gloo"] = "auto"
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     bucket_bytes: Annotated[int, Field(ge=1, lt=2**40)] = 26_214_400

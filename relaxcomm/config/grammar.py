@@ -186,10 +186,11 @@ def _arguments(cls: type[Declared], value: object) -> dict[str, Any]:
         name, role = next(iter(wrapped.items()))
         return {name: _parse_field(role, value, hints[name])}
     if not isinstance(value, Mapping):
-        raise ConfigError(
-            f"{cls.__name__}: {shown(value)} is not allowed; write its arguments by name: "
-            f"{{{cls.__name__}: {{{', '.join(f'{name}: …' for name in _field_names(cls))}}}}}"
-        )
+        names = _field_names(cls)
+        form = f"{names[0]}: {shown(value)}" if len(names) == 1 else ", ".join(f"{one}: …" for one in names)
+        by_name = f"write its arguments by name: {{{cls.__name__}: {{{form}}}}}"
+        to_do = by_name if names else "it takes no arguments, so write its name alone"
+        raise ConfigError(f"{cls.__name__}: {shown(value)} is not allowed; {to_do}")
     return arguments_of(cls, value)
 
 

@@ -196,7 +196,6 @@ def _rule() -> Schema:
     for one in dataclasses.fields(Rule):
         if one.default_factory is not dataclasses.MISSING:
             made["properties"][one.name]["default"] = spell(one.default_factory())
-    made["properties"]["select"]["anyOf"].append({"type": "string"})  # a pattern may stand alone
     return made
 
 

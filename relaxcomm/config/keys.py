@@ -16,7 +16,7 @@ from relaxcomm.config.origin import Origin
 from relaxcomm.config.yaml_text import parse_with_lines
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.fields.frozen import Section
-from relaxcomm.fields.validation import closest, few, shown
+from relaxcomm.fields.validation import allowed, closest, few, hint_at, shown
 from relaxcomm.system.files import read_at_most
 
 _LONGEST_BYTES = 524_288
@@ -96,12 +96,15 @@ def explain(
         parameters: of the algorithm, which do not stand beside it.
     """
     unknown, lines = [], []
+    kind: type[RelaxcommError] = ConfigError
     for fault in error.errors():
         place, at = ".".join(map(str, fault["loc"])), origin.at(fault["loc"])
         cause = fault.get("ctx", {}).get("error")
         if isinstance(cause, RelaxcommError):
-            return type(cause)(f"{origin.at((*fault['loc'], *cause.key))}: {cause}")
-        if fault["type"] == "extra_forbidden":
+            kind = type(cause)
+            for key, said in cause.faults or (((), str(cause)),):
+                lines.append(f"{origin.at((*fault['loc'], *cause.key, *key))}: {said}")
+        elif fault["type"] == "extra_forbidden":
             keys = _section(config, fault["loc"]).model_fields
             where = (
                 "; parameters of an algorithm go into it: algorithm: {name: local_sgd, steps: 8}"
@@ -113,16 +116,17 @@ def explain(
             hint = "; name one, such as algorithm: bsp" if fault["loc"][-1] == "algorithm" else ""
             lines.append(f"{at}: {place} is missing{hint}")
         else:
-            lines.append(f"{at}: {place}: {shown(fault['input'])} is not allowed{_allowed(fault)}")
-    return ConfigError(few([*unknown, *lines]))  # what is missing may only be mistyped
+            got = f"{at}: {place}: {shown(fault['input'])} is not allowed"
+            lines.append(f"{got}{_allowed(fault, _section(config, fault['loc']))}")
+    return kind(few([*unknown, *lines]))  # what is missing may only be mistyped
 
 
-def _allowed(fault: ErrorDetails) -> str:
+def _allowed(fault: ErrorDetails, section: type[Section]) -> str:
     """What may stand there: an example where keys are missing altogether."""
-    section = str(fault["loc"][0]) if fault["loc"] else ""
-    if fault["type"] in ("model_type", "tuple_type") and section in _EXAMPLES:
-        return f"; write its keys, such as {section}: {_EXAMPLES[section]}"
-    return f": {fault['msg']}"
+    top, last = str(fault["loc"][0]), fault["loc"][-1]
+    if fault["type"] in ("model_type", "tuple_type") and top in _EXAMPLES:
+        return f"; write its keys, such as {top}: {_EXAMPLES[top]}"
+    return f": {allowed(fault, hint_at(section, (last,)))}"
 
 
 def _section(section: type[Section], place: Sequence[int | str]) -> type[Section]:

@@ -95,7 +95,7 @@ def frozen(cls: C) -> C:
         >>> warmup(steps=0)
         Traceback (most recent call last):
             ...
-        relaxcomm.errors.ConfigError: warmup: steps = 0 is not allowed: Input should be ...
+        relaxcomm.errors.ConfigError: warmup: steps = 0 is not allowed: write a whole number, 1 or more
     """
     try:
         if issubclass(cls, Declared) and cls.declares is not None:

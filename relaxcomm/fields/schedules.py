@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, TypeAlias
 
-from pydantic import AfterValidator, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, Field
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Bits, Declared, Index, Share, frozen
@@ -46,21 +45,6 @@ class piecewise(Declared):
         return self.values[sum(step >= begin for begin in self.steps)]
 
 
-def _number(allowed: str) -> WrapValidator:
-    """Says of all else, such as the text that YAML makes of 1%, or a list, what may stand there."""
-    form = {"form": "{piecewise: {values: […], steps: […]}}"}  # braces of their own
-
-    def check(value: object, inner: ValidatorFunctionWrapHandler) -> object:
-        try:
-            return inner(value)
-        except ValidationError:
-            raise PydanticCustomError(
-                "number", f"write {allowed}, or a schedule of it: {{form}}", form
-            ) from None
-
-    return WrapValidator(check)
-
-
 def _checked_density(density: float | piecewise) -> float | piecewise:
     if isinstance(density, piecewise) and not all(0 < value <= 1 for value in density.values):
         raise ConfigError(f"a density is a fraction in (0, 1]; got {density!r}")
@@ -73,14 +57,10 @@ def _checked_bits(bits: int | piecewise) -> int | piecewise:
     return bits
 
 
-Density: TypeAlias = Annotated[
-    Share | piecewise, _number("a number above 0, and 1 at most"), AfterValidator(_checked_density)
-]
+Density: TypeAlias = Annotated[Share | piecewise, AfterValidator(_checked_density)]
 """The fraction of entries that are sent, in (0, 1], or a schedule of it."""
 
-ScheduledBits: TypeAlias = Annotated[
-    Bits | piecewise, _number("a whole number, 1 to 8"), AfterValidator(_checked_bits)
-]
+ScheduledBits: TypeAlias = Annotated[Bits | piecewise, AfterValidator(_checked_bits)]
 """Bits of a number, 1 to 8, or a schedule of them."""
 
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import math
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from pydantic_core.core_schema import ErrorType
 
 from relaxcomm.errors import ConfigError
+from relaxcomm.fields.allowed import in_words, part_of
 
 _CLOSEST_CHARACTERS = 100
 _MOST_FAULTS = 8
+_PYDANTICS = frozenset(get_args(ErrorType)) - {"value_error", "assertion_error"}
+"""Kinds of faults that pydantic finds itself; the others have words of their own."""
 
 
 class _Shown(reprlib.Repr):
@@ -51,10 +57,13 @@ def signature_of(target: Callable[..., Any]) -> str:
         >>> signature_of(lambda steps=16: None)
         'steps=16'
     """
+    made = {
+        field.name: field.default_factory for field in getattr(target, "__dataclass_fields__", {}).values()
+    }
     parameters = []
-    for parameter in inspect.signature(target).parameters.values():
-        required = parameter.default is inspect.Parameter.empty
-        parameters.append(parameter.name if required else f"{parameter.name}={parameter.default!r}")
+    for name, parameter in inspect.signature(target).parameters.items():
+        default = made[name]() if callable(made.get(name)) else parameter.default
+        parameters.append(name if default is inspect.Parameter.empty else f"{name}={default!r}")
     return ", ".join(parameters) or "no parameters"
 
 
@@ -81,39 +90,78 @@ def refusal(error: ValidationError, subject: str, target: Callable[..., Any]) ->
 
     Its key is the argument, if one alone is wrong.
     """
-    lines: dict[str, str] = {}  # by what is wrong: an argument of several types has a fault for each
-    faulty = set()
     names = list(inspect.signature(target).parameters)
+    unknown, missing = [], []
+    wrong: dict[tuple[int | str, ...], str] = {}  # an argument of several types has a fault for each
     for fault in error.errors():
         place = fault["loc"][0] if fault["loc"] else ""
         argument = names[place] if isinstance(place, int) and place < len(names) else str(place)
         if fault["type"] == "unexpected_positional_argument":
             takes = f"at most {place} positional arguments" if place else "keyword arguments only"
             return ConfigError(f"{subject} takes {takes}: {signature_of(target)}")
-        faulty.add(argument)
         if fault["type"] == "unexpected_keyword_argument":
-            lines[argument] = (
-                f"{subject} has no parameter {shown(argument)}{meant(argument, names) or ';'} it takes: "
-                f"{signature_of(target)}"
-            )
+            hint = meant(argument, names) or ";"
+            said = f"{subject} has no parameter {shown(argument)}{hint} it takes: {signature_of(target)}"
+            unknown.append((argument, said))
         elif fault["type"].startswith("missing"):
-            lines[argument] = f"{subject} needs {argument!r}; it takes: {signature_of(target)}"
+            missing.append((argument, f"{subject} needs {argument!r}; it takes: {signature_of(target)}"))
         else:
-            path = ".".join((argument, *(str(part) for part in fault["loc"][1:] if _is_place(part))))
-            wrong = f"{subject}: {path} = {shown(fault['input'])} is not allowed"
-            said = f"{fault['msg']}{_instead_of(fault['input'])}"
-            allowed = f"; or {said}" if wrong in lines else f"{wrong}: {said}"
-            lines[wrong] = lines.get(wrong, "") + allowed
-    refused = ConfigError(few(list(lines.values())))
-    refused.key = tuple(faulty) if len(faulty) == 1 else ()
+            inside = [part for part in fault["loc"][1:] if isinstance(part, int)]
+            path: tuple[int | str, ...] = (argument, *inside)
+            got = f"{subject}: {'.'.join(map(str, path))} = {shown(fault['input'])}"
+            wrong[path] = f"{got} is not allowed: {allowed(fault, hint_at(target, path))}"
+    told = [(str(path[0]), said) for path, said in wrong.items() if not _is_told_below(path, wrong)]
+    faults = [*(unknown or missing), *told]  # what is missing may only be mistyped
+    refused = ConfigError(few([said for _, said in faults]))
+    refused.faults = tuple(((argument,), said) for argument, said in faults)
     return refused
 
 
-def _instead_of(got: object) -> str:
-    """What to do where an object belongs."""
-    if inspect.isclass(got):
-        return f"; make one: {got.__name__}(…)"
-    return "; write a class, with @frozen above it, not a function" if inspect.isroutine(got) else ""
+def allowed(fault: ErrorDetails, hint: Any) -> str:
+    """What may be written instead of what was got.
+
+    Args:
+        fault: what pydantic has found.
+        hint: the type that was asked for; None if it is not known.
+    """
+    words = in_words(hint) if fault["type"] in _PYDANTICS else ""
+    own = fault.get("ctx", {}).get("error") or fault["msg"].replace("Input should be", "it must be")
+    return f"write {words}{_instead_of(fault['input'], hint, words)}" if words else str(own)
+
+
+def hint_at(target: Callable[..., Any], path: Sequence[int | str]) -> Any:
+    """The type of an argument, or of what lies in it; None if it is not known."""
+    try:
+        hint = get_type_hints(target, include_extras=True).get(str(path[0]))
+    except Exception:  # names for type checkers alone, or an object that is called
+        return None
+    for _ in path[1:]:
+        hint = part_of(hint)
+    return hint
+
+
+def _instead_of(got: object, hint: Any, words: str) -> str:
+    """What to do about what is nearly right."""
+    is_object = any(hasattr(one, "role") for one in (hint, *get_args(hint)))
+    if inspect.isclass(got) or (is_object and isinstance(got, str) and got.isidentifier()):
+        return f"; make one: {getattr(got, '__name__', got)}(…)"
+    if inspect.isroutine(got):
+        return "; write a class, with @frozen above it, not a function"
+    if isinstance(got, float) and "a whole number" in words and got.is_integer():
+        return f": {got:.0f}"
+    return ", without quotes" if isinstance(got, str) and "number" in words and _is_number(got) else ""
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _is_told_below(path: tuple[int | str, ...], wrong: Iterable[tuple[int | str, ...]]) -> bool:
+    """Whether the fault is one of a part of what stands there."""
+    return any(len(other) > len(path) and other[: len(path)] == path for other in wrong)
 
 
 def refuse_bools(subject: str, target: Callable[..., Any], values: Mapping[str, object]) -> None:
@@ -123,13 +171,8 @@ def refuse_bools(subject: str, target: Callable[..., Any], values: Mapping[str, 
     """
     hints = get_type_hints(target) if any(isinstance(value, bool) for value in values.values()) else {}
     for name, value in values.items():
-        if isinstance(value, bool) and get_origin(hints.get(name)) is Literal:
-            allowed = get_args(hints[name])
-            if not any(one is value for one in allowed):
-                listed = ", ".join(map(repr, allowed))
-                raise ConfigError(f"{subject}: {name} = {value} is not allowed: write one of {listed}")
-
-
-def _is_place(part: int | str) -> bool:
-    """Whether a part of a fault's path leads into the value; the others name one of several types."""
-    return isinstance(part, int)
+        hint = hints.get(name)
+        if not isinstance(value, bool) or get_origin(hint) is not Literal:
+            continue
+        if not any(one is value for one in get_args(hint)):
+            raise ConfigError(f"{subject}: {name} = {value} is not allowed: write {in_words(hint)}")

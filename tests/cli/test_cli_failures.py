@@ -102,7 +102,9 @@ def test_a_usage_error_is_bad_input_and_plain_off_a_terminal():
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     last = done.stderr.splitlines()[-1]
-    assert last == "Error: Invalid value for '--workers': Input should be greater than or equal to 1"
+    assert (
+        last == "Error: Invalid value for '--workers': '0' is not allowed: write a whole number, 1 to 4,096"
+    )
     assert done.stderr.isascii()
 
 

@@ -36,7 +36,11 @@ RULE = {"payload": "gradients", "exchange": "all_reduce"}
         ),
         ({"algorithm": "bsp", "steps": 4}, ConfigError, "unknown key 'steps'; allowed: algorithm, "),
         ({"algorithm": "bsp", "workers": "2"}, ConfigError, "workers: '2' is not allowed"),
-        ({"algorithm": "bsp", "workers": 0}, ConfigError, "greater than or equal to 1"),
+        (
+            {"algorithm": "bsp", "workers": 0},
+            ConfigError,
+            "workers: 0 is not allowed: write a whole number, 1 to 4,096",
+        ),
         ({"algorithm": "bsp", "workers": True}, ConfigError, "workers: True is not allowed"),
         ({"algorithm": "bsp", "data": {"batchsize": 2}}, ConfigError, "did you mean 'batch_size'"),
         (
@@ -112,7 +116,7 @@ RULE = {"payload": "gradients", "exchange": "all_reduce"}
         (
             {"algorithm": {"name": "qadam", "bits": True}},
             ConfigError,
-            "algorithm qadam: bits = True is not allowed: write one of 1, 8",
+            "algorithm qadam: bits = True is not allowed: write 1 or 8",
         ),
     ],
 )
@@ -241,7 +245,11 @@ RULES = "algorithm:\n  rules:\n  - payload: gradients\n    exchange: all_gather\
     [
         ("seed: 1\nalgorithm: locl_sgd\n", 2, "unknown algorithm 'locl_sgd'"),
         ("algorithm:\n  name: local_sgd\n  steps: 0\n", 3, "steps = 0"),
-        ("algorithm:\n  name: local_sgd\n  steps: 0\n  delay: -1\n", 1, "delay = -1"),
+        (
+            "algorithm:\n  name: local_sgd\n  steps: 0\n  delay: -1\n",
+            3,
+            "job.yaml: line 4: algorithm local_sgd: delay = -1",
+        ),
         (f"{RULES}\n      every:\n        steps: 0\n", 7, "steps = 0"),
         (f"{RULES}\n      evry:\n        steps: 1\n", 6, "unknown trigger 'evry'"),
         (f"{RULES} every_step\n    dely: 2\n", 6, "unknown key 'dely' in a rule"),

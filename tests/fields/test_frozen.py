@@ -13,8 +13,8 @@ from relaxcomm.primitives import error_feedback, identity, top_k
 @pytest.mark.parametrize(
     ("kind", "default", "said"),
     [
-        (Steps, 0, "own: value = 0 is not allowed: Input should be greater than or equal to 1"),
-        (Share, 3.0, "own: value = 3.0 is not allowed: Input should be less than or equal to 1"),
+        (Steps, 0, "own: value = 0 is not allowed: write a whole number, 1 or more"),
+        (Share, 3.0, "own: value = 3.0 is not allowed: write a number above 0, and 1 at most"),
         (Agreement, "most", "own: value = 'most' is not allowed"),
     ],
 )
@@ -45,10 +45,11 @@ def test_a_class_that_is_not_frozen_cannot_be_made():
     [
         (lambda cx, tensor: tensor, "write a class, with @frozen above it"),
         (identity, r"make one: identity\(…\)"),
+        ("identity", r"make one: identity\(…\)"),
     ],
 )
 def test_what_is_no_object_of_the_role_is_told_what_to_do(got, hint):
-    with pytest.raises(ConfigError, match=f"instance of Compressor; {hint}"):
+    with pytest.raises(ConfigError, match=f"write a compressor; {hint}"):
         error_feedback(got)
 
 

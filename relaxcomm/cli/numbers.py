@@ -1,0 +1,34 @@
+"""Numbers on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeAlias
+
+import typer
+from pydantic import Field, TypeAdapter, ValidationError
+
+from relaxcomm.fields.allowed import in_words
+from relaxcomm.fields.validation import shown
+
+Seconds: TypeAlias = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+"""A wait that a local worker can keep."""
+
+
+def written(hint: Any) -> Callable[[object], Any]:
+    """What reads a number of this type, and says of all else what may be written; a `parser` of options.
+
+    Example:
+        >>> from relaxcomm.plugin import Steps
+        >>> written(Steps)("16")
+        16
+    """
+    adapter: TypeAdapter[Any] = TypeAdapter(hint)
+
+    def read(text: object) -> Any:
+        try:
+            return adapter.validate_python(text)
+        except ValidationError:
+            raise typer.BadParameter(f"{shown(text)} is not allowed: write {in_words(hint)}") from None
+
+    return read
