@@ -248,7 +248,7 @@ RULES = "algorithm:\n  rules:\n  - payload: gradients\n    exchange: all_gather\
         (
             "algorithm:\n  name: local_sgd\n  steps: 0\n  delay: -1\n",
             3,
-            "job.yaml: line 4: algorithm local_sgd: delay = -1",
+            "line 4: algorithm local_sgd: delay = -1",
         ),
         (f"{RULES}\n      every:\n        steps: 0\n", 7, "steps = 0"),
         (f"{RULES}\n      evry:\n        steps: 1\n", 6, "unknown trigger 'evry'"),
