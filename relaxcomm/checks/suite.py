@@ -25,7 +25,7 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import discovery, registry
 from relaxcomm.config.examples import from_example
 from relaxcomm.config.grammar import arguments_of
-from relaxcomm.config.uninstalled import refuse_missing
+from relaxcomm.config.uninstalled import is_path, refuse_missing
 from relaxcomm.data import Partition
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields import docstrings
@@ -133,6 +133,10 @@ _CHECKS: Mapping[type, Callable[[Any], dict[str, Callable[[], None]]]] = {
 
 def _subjects(target: str | Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Names, and what loads each."""
+    if is_path(str(target)):  # before what is installed is imported: it may have the same modules
+        refuse_missing(str(target))
+        yield from _subjects_at(Path(target))
+        return
     known: dict[str, list[tuple[str, Any]]] = {}
     for name, entry in registry.algorithms().items():
         known.setdefault(name, []).append((f"algorithm {name}", entry.build))
@@ -146,10 +150,14 @@ def _subjects(target: str | Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     path = Path(target)
     if not path.exists():
         registry.refuse_left_out(str(target))
-        refuse_missing(str(target))
         raise ConfigError(
             f"{str(target)!r} is neither an installed name nor a path{closest(str(target), known)}"
         )
+    yield from _subjects_at(path)
+
+
+def _subjects_at(path: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The same of a package's folder, or a file of Python."""
     points = registry.include(path)
     if not points:
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import sys
 import tomllib
@@ -36,9 +37,19 @@ def points_in(path: Path) -> list[EntryPoint]:
     return _defined(path)
 
 
+def is_path(name: str) -> bool:
+    """Whether it can only be a path, and no installed name.
+
+    Example:
+        >>> is_path("./my_plugin"), is_path("my_plugin")
+        (True, False)
+    """
+    return "/" in name or name.endswith((".py", "."))
+
+
 def refuse_missing(name: str) -> None:
     """Raise ConfigError for what can only be a path, and nothing is there."""
-    if ("/" in name or name.endswith(".py")) and not Path(name).exists():
+    if is_path(name) and not Path(name).exists():
         raise ConfigError(f"{name}: No such file or directory; give the path")
 
 
@@ -55,7 +66,24 @@ def _declared(folder: Path) -> list[EntryPoint]:
         raise ConfigError(f"{folder} is not a package's folder: pyproject.toml: {worded(error)}") from None
     source = folder / "src" if (folder / "src").is_dir() else folder
     sys.path.insert(0, str(source.resolve()))
+    for package in {point.value.partition(":")[0].partition(".")[0] for point in points}:
+        _refuse_elsewhere(package, folder)
     return [one for point in points for one in each(point)]
+
+
+def _refuse_elsewhere(package: str, folder: Path) -> None:
+    """Raise ConfigError for a package that would not be, or is not, imported from the folder."""
+    if package in sys.modules:
+        module = sys.modules[package]
+        places = [*getattr(module, "__path__", ()), getattr(module, "__file__", None) or ""]
+    else:
+        found = importlib.util.find_spec(package)
+        places = [] if found is None else [*(found.submodule_search_locations or ()), found.origin or ""]
+    if places and not any(Path(place).resolve().is_relative_to(folder.resolve()) for place in places):
+        raise ConfigError(
+            f"{package} is imported from {places[0]}, so nothing of {folder} would be looked at; write a "
+            f"path such as ./{folder.name}, in a process that has not imported {package} yet"
+        )
 
 
 def _defined(file: Path) -> list[EntryPoint]:

@@ -105,3 +105,26 @@ def test_what_is_no_file_of_python(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         check(_file(tmp_path, "interrupted.py", "raise KeyboardInterrupt"))
     assert "interrupted" not in sys.modules
+
+
+def test_a_folder_is_looked_at_even_if_its_package_is_installed(tmp_path):
+    installed = _file(tmp_path / "site", "plug_twice.py", PLUGIN.format(name="mine", times=1)).parent
+    info = tmp_path / "site" / "plug_twice-1.0.dist-info"
+    _file(info, "METADATA", "Metadata-Version: 2.1\nName: plug_twice\nVersion: 1.0\n")
+    _file(info, "entry_points.txt", "[relaxcomm.primitives]\nmine = plug_twice:mine\n")
+    folder = _file(tmp_path / "twice", "plug_twice.py", PLUGIN.format(name="mine", times=2)).parent
+    points = '[project.entry-points."relaxcomm.primitives"]\nmine = "plug_twice:mine"\n'
+    _file(folder, "pyproject.toml", "[project]\nname = 'plug_twice'\n" + points)
+    sys.path.insert(0, str(installed))
+    registry.primitives.cache_clear()
+    assert [str(one) for one in check(folder) if one.fault] == []
+    assert registry.primitive("partition", "mine")().times == 2
+
+    sys.path.remove(str(folder))
+    del sys.modules["plug_twice"]
+    registry.primitives.cache_clear()
+    assert registry.primitive("partition", "mine")().times == 1
+    with pytest.raises(
+        ConfigError, match=rf"plug_twice is imported from {installed}.* such as \./twice, in a"
+    ):
+        check(folder)
