@@ -47,8 +47,8 @@ def new_algorithm(
     with readable(traceback):
         check_name(name)
         folder = folder or Path(name)
-        if folder.exists() and any(folder.iterdir()):
-            raise ConfigError(f"{folder} is there and not empty; give another with --folder")
+        if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+            raise ConfigError(f"{folder} is there, and is no empty folder; give another with --folder")
         for path in _write(folder, name):
             typer.echo(path)
         typer.echo(f"next: pip install -e {folder}; relaxcomm check {name}")

@@ -55,7 +55,8 @@ def read(source: object) -> tuple[dict[str, Any], Origin]:
         ) from None
     if not isinstance(values, dict):
         raise ConfigError(
-            f"{path}: a configuration is a mapping such as 'algorithm: bsp', got {shown(values)}"
+            f"{path}: a configuration is a mapping such as 'algorithm: bsp', got "
+            f"{'nothing' if values is None else shown(values)}"
         )
     return values, Origin(str(path), lines)
 

@@ -171,6 +171,7 @@ def parse_with_lines(text: str) -> tuple[Any, dict[tuple[int | str, ...], int]]:
         check_extent(node, _parts)
         return (None, {}) if node is None else (loader.construct_document(node), dict(_lines(node)))
     except yaml.MarkedYAMLError as error:
-        raise ConfigError(f"not YAML: {_place(error.problem_mark)}{error.problem}") from None
+        to_do = "; indent with spaces" if "'\\t'" in (error.problem or "") else ""
+        raise ConfigError(f"not YAML: {_place(error.problem_mark)}{error.problem}{to_do}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"not YAML: {' '.join(str(error).split())}") from None

@@ -138,5 +138,7 @@ def test_nothing_is_overwritten(tmp_path, monkeypatch):
     (tmp_path / "mine" / "file").write_text("kept")
     done = CliRunner().invoke(app, ["new-algorithm", "mine"])
     assert done.exit_code == 2
-    assert "not empty" in done.stderr
+    assert "is no empty folder" in done.stderr
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["file"]
+    done = CliRunner().invoke(app, ["new-algorithm", "mine", "--folder", "mine/file"])
+    assert (done.exit_code, "mine/file is there, and is no empty folder" in done.stderr) == (2, True)

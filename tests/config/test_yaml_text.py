@@ -37,6 +37,10 @@ MERGED = "\n".join(
         (".nan", "'.nan' is no number that can be held"),
         ("1e999", "'1e999' is no number that can be held; write .inf if meant"),
         ("a: b\n---\nc: d", "not YAML: line 2, column 1: but found another document"),
+        (
+            "a: b\n\tc: d",
+            "line 2, column 1: found character '\\t' that cannot start any token; indent with spaces",
+        ),
         ("a: \0", "not YAML: unacceptable character #x0000"),
         ("*" + "x" * 50_000, "found undefined alias"),
     ],
@@ -129,3 +133,10 @@ def test_a_number_that_is_octal_to_some_is_refused(number):
     with pytest.raises(ConfigError, match=r"line 1: .* is octal to some .* leave the first 0 out"):
         parse_yaml(f"workers: {number}")
     assert parse_yaml("[0, 0x1f, '010', 0.5, 1e-3]") == [0, 31, "010", 0.5, 0.001]
+
+
+@pytest.mark.parametrize("text", ["", "# nothing but this\n"])
+def test_an_empty_file_is_told_so(text, tmp_path):
+    (tmp_path / "job.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"such as 'algorithm: bsp', got nothing"):
+        load(tmp_path / "job.yaml")
