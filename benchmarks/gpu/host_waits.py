@@ -33,8 +33,9 @@ def profiled_waits(step: Callable[[], object], steps: int) -> list[str]:
 def waits_in(events: Sequence[dict[str, Any]]) -> list[str]:
     """Calls by which a thread that trains has waited while it was measured.
 
-    A copy from the GPU is one only where it goes into memory that is not pinned. The profiler itself waits
-    for the device when it ends; that lies behind the mark.
+    A copy from the GPU is one only where it goes into memory that is not pinned. PyTorch waits for its stream
+    right behind such a copy, which has done so already: both together are one. The profiler itself waits for
+    the device when it ends; that lies behind the mark.
 
     Raises: ValueError if the trace has no mark, or no call of CUDA's at all.
     """
@@ -57,11 +58,14 @@ def waits_in(events: Sequence[dict[str, Any]]) -> list[str]:
         for one in timed
         if one["cat"] == "gpu_memcpy" and "DtoH" in one["name"] and "Pinned" not in one["name"]
     }
-    found = []
-    for one in calls:
-        name = _VERSION.sub("", one["name"])
-        if name in WAITS:
-            found.append(name)
-        elif (copy := copies.get(one["args"].get("correlation", 0))) is not None:
+    found: list[str] = []
+    before: dict[Any, str | None] = {}  # of each thread: its last call, if that was such a copy
+    for one in sorted(calls, key=lambda one: one["ts"]):
+        name, thread = _VERSION.sub("", one["name"]), one["tid"]
+        copy = copies.get(one["args"].get("correlation", 0))
+        if copy is not None:
             found.append(copy)
+        elif name in WAITS and not (name == "cudaStreamSynchronize" and before.get(thread)):
+            found.append(name)
+        before[thread] = copy
     return found

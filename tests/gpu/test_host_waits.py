@@ -145,6 +145,27 @@ def test_a_copy_into_memory_that_is_not_pinned_is_a_wait():
     assert waits_in([*TRACE, {**called, "tid": 3}, copied]) == []
 
 
+COPY = [  # as `tensor.tolist()` makes it; a trace is in no order of time
+    event("Memcpy DtoH (Device -> Pageable)", "gpu_memcpy", 41, thread=9, number=8),
+    event("cudaStreamSynchronize", "cuda_runtime", 42, thread=1, number=9),
+    event("cudaMemcpyAsync", "cuda_runtime", 40, thread=1, number=8),
+]
+
+
+@pytest.mark.parametrize(
+    ("more", "others"),
+    [
+        ([], []),
+        ([event("cudaStreamSynchronize", "cuda_runtime", 43, thread=1)], ["cudaStreamSynchronize"]),
+        ([event("cudaStreamSynchronize", "cuda_runtime", 41, thread=2)], ["cudaStreamSynchronize"]),
+        ([event("cudaEventSynchronize", "cuda_runtime", 43, thread=1)], ["cudaEventSynchronize"]),
+    ],
+    ids=["alone", "and the stream once more", "beside another thread", "and an event"],
+)
+def test_a_copy_and_its_own_wait_for_the_stream_are_one_wait(more, others):
+    assert waits_in([*TRACE, *COPY, *more]) == ["Memcpy DtoH (Device -> Pageable)", *others]
+
+
 def test_a_trace_that_cannot_tell_is_an_error():
     with pytest.raises(ValueError, match="holds no 'measured'"):
         waits_in(TRACE[2:])
