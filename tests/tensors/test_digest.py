@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from relaxcomm.tensors.digest import checksum
+from relaxcomm.testing import PretendGpu
 
 LARGE = 50_000  # entries are looked at in parts
 
@@ -30,3 +31,17 @@ def test_a_checksum_is_of_bits_whatever_the_shape_and_a_number_that_float64_hold
 def test_numbers_that_differ_in_their_exponents_alone_differ():
     ones = torch.ones(3, dtype=torch.float64)
     assert len({checksum(ones * by).item() for by in (1, 2, 4, -1)}) == 4
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.uint8, torch.float64])
+@pytest.mark.parametrize("numel", [0, 1, 2**14, 2**14 + 1, 2**22, 2**23 + 5])
+def test_a_checksum_is_the_same_on_a_gpu_which_takes_few_kernels_and_no_wait(numel, kind):
+    values = torch.randint(0, 251, (numel,), generator=torch.Generator().manual_seed(0)).to(kind)
+    with PretendGpu() as gpu:
+        there = values.pin_memory().to("cuda", non_blocking=True)
+        gpu.work.clear()
+        found = checksum(there)
+        assert not gpu.work.waits
+        assert gpu.work.launches <= 8 + 4 * (1 + numel * max(1, kind.itemsize // 4) // 2**22)
+        assert found.is_cuda
+    assert found == checksum(values)
