@@ -8,6 +8,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from torch import Tensor
+
 from relaxcomm.network.endings import ended_at_exit
 from relaxcomm.network.threaded_call import ThreadedCall
 
@@ -21,19 +23,24 @@ class ThreadedWork:
     Args:
         works: what `batch_isend_irecv` returned.
         limit: the longest wait for each.
+        landings: tensors on a GPU, each with the pinned memory of the host into which Gloo writes for it.
     """
 
-    def __init__(self, works: Sequence[Any], limit: timedelta) -> None:
-        self._works, self._limit = works, limit
+    def __init__(
+        self, works: Sequence[Any], limit: timedelta, landings: Sequence[tuple[Tensor, Tensor]] = ()
+    ) -> None:
+        self._works, self._limit, self._landings = works, limit, landings
         self._call: ThreadedCall | None = None
         self._lock = threading.Lock()
 
     def wait(self, timeout: timedelta) -> None:
-        """Wait at most `timeout`.
+        """Wait at most `timeout`; afterwards the current stream may use what came.
 
         Raises: RuntimeError if that was not enough, or if an operation failed.
         """
         self._started().wait(timeout)
+        for tensor, came in self._landings:  # in the caller's stream, which may have used its memory before
+            tensor.copy_(came, non_blocking=True)
 
     def is_completed(self) -> bool:
         """Whether all have ended, well or not."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import warnings
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -17,7 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import relaxcomm
 from relaxcomm import primitives
+from relaxcomm.network.rendezvous import Rendezvous
 from tests.engine import sharded
+from tests.golden.cases import CASES, TOPOLOGIES
 from tests.gpu.places import DEVICE, HAS_GPU, Place, costly, flat, launch, run, told
 
 pytestmark = pytest.mark.ranks
@@ -136,6 +139,52 @@ def test_time_on_the_network_is_measured_by_the_device():
         assert exposed > 0
         assert hidden >= 0
         assert exposed + hidden < whole
+
+
+class OfTheHost:
+    """A group of Gloo's, to whose sends and receives a GPU's memory is just an address."""
+
+    def __init__(self, group):
+        self._group = group
+
+    def __getattr__(self, name):
+        return getattr(self._group, name)
+
+    def send(self, tensors, *more):
+        assert not any(one.is_cuda for one in tensors)
+        return self._group.send(tensors, *more)
+
+    def recv(self, tensors, *more):
+        assert not any(one.is_cuda for one in tensors)
+        return self._group.recv(tensors, *more)
+
+
+def over_gloo(place: Place, name: str):
+    """The model after some steps."""
+    model = layers().to(place.device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    config = {
+        "algorithm": CASES[name],
+        "topology": TOPOLOGIES.get(name, "complete"),
+        "backend": "gloo",
+        "bucket_bytes": 8192,
+    }
+    make = Rendezvous.gloo
+    with (
+        patch.object(Rendezvous, "gloo", lambda *those: OfTheHost(make(*those))),
+        relaxcomm.attach(model, optimizer, config) as engine,
+    ):
+        for step in range(STEPS // 3):
+            step_of(place, model, optimizer, step)
+        engine.close(average=False)
+    return flat(model)
+
+
+@pytest.mark.parametrize("name", ["d_psgd", costly("hierarchical_local_sgd")])
+def test_over_gloo_a_gpu_exchanges_with_neighbours_as_a_cpu_does(name):
+    expected = run(over_gloo, 3, name, where="gloo")
+    for found, right in zip(run(over_gloo, 3, name), expected, strict=True):
+        np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-6)
 
 
 QUICK = """
