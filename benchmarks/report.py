@@ -82,6 +82,11 @@ class Report:
         print(f"all repetitions: {self._path}")
 
 
+def why(error: Exception) -> str:
+    """What a result file tells of a measurement that has failed."""
+    return f"{type(error).__name__}: {error}"[-2000:]
+
+
 def environment() -> dict[str, Any]:
     """What a reader needs to know of the machine, the versions and the moment."""
     cpu = next(

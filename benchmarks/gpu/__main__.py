@@ -20,7 +20,7 @@ import torch
 from benchmarks.gpu.aims import aims
 from benchmarks.gpu.proofs import prove
 from benchmarks.gpu.speed import measure
-from benchmarks.report import Report, make_parser
+from benchmarks.report import Report, make_parser, why
 
 TESTS = (
     "tests/gpu/test_nccl.py",
@@ -63,9 +63,9 @@ def main() -> int:
             continue
         try:
             results["speed"] += measure(torch.device("cuda", 0), numel, arguments.rounds)
+            results["aims"] = aims(results["speed"])
         except Exception as error:  # such as too little memory; what was proven is still told
-            results["speed"].append({"numel": numel, "what": "coding", "failed": str(error)[:500]})
-        results["aims"] = aims(results["speed"])
+            results["speed"].append({"numel": numel, "what": "coding", "failed": why(error)})
         report.write(results)
     report.close(results)
     return summary(results)

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.gpu.language_trial import Trial, train
 from benchmarks.gpu.ranks import run_on
-from benchmarks.report import Report, make_parser, positive
+from benchmarks.report import Report, make_parser, positive, why
 
 TORCHFT = "torchft_diloco"
 
@@ -81,7 +81,7 @@ def main() -> None:
                 *(name, dict(settings), trial, 0.5 * share),
             )
         except Exception as error:  # of a rank, with its traceback; the others still take part
-            records[name] = {"failed": str(error)[-2000:]}
+            records[name] = {"failed": why(error)}
         report.write(records)
         print(row(name, records[name]), flush=True)
     report.close(records)

@@ -17,6 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.gpu import telling
+from benchmarks.report import why
 
 ROOT = Path(__file__).parents[2]
 _LOOK_SECONDS = 0.2
@@ -48,9 +49,12 @@ def prove(
     told: SimpleQueue[dict[str, Any]] = SimpleQueue()
 
     def run(file: str) -> None:
-        with TemporaryDirectory() as folder:
-            for outcome in _Proofs(file, Path(folder), test_seconds, stop).run(deadline):
-                told.put(outcome)
+        try:
+            with TemporaryDirectory() as folder:
+                for outcome in _Proofs(file, Path(folder), test_seconds, stop).run(deadline):
+                    told.put(outcome)
+        except Exception as error:  # the other files are still tried
+            told.put({"test": file, "outcome": "failed", "why": why(error)})
 
     with ThreadPoolExecutor(at_once) as pool:
         try:
@@ -152,7 +156,7 @@ class _Proofs:
 
     def _ended_by(self, status: int | None) -> dict[str, Any]:
         """The outcome of the test that ran when the process ended; the next process leaves it out."""
-        said = self._output.read_text()[-3000:]
+        said = self._output.read_text(errors="replace")[-3000:]
         how = "took too long" if status is None else f"ended the process with {status}"
         facts = {
             "test": self._running or "pytest",

@@ -25,7 +25,7 @@ from benchmarks.gpu.host_waits import profiled_waits
 from benchmarks.gpu.ranks import run_on
 from benchmarks.gpu.step_sides import Shape, Side
 from benchmarks.measure import ratio_of_medians
-from benchmarks.report import Report, make_parser, positive
+from benchmarks.report import Report, make_parser, positive, why
 
 AGAINST_DDP = ("ddp", "bsp", "ddp_again")
 AGAINST_NOTHING = ("plain", "local", "plain_again")
@@ -68,7 +68,7 @@ def take_turns(
     ours = sides[names[1]]
     apart = max(abs(a - b) for a, b in zip(sides[names[0]].means(), ours.means(), strict=True))
     host = ours.host_share(int(steps))
-    waits = profiled_waits(ours.step, _PROFILED_STEPS) if device.type == "cuda" else None
+    waits = waits_of(ours) if device.type == "cuda" else {"waits": None}
     for side in sides.values():
         side.close()
     return {
@@ -76,9 +76,17 @@ def take_turns(
         "seconds": blocks,
         "steps_a_block": int(steps),
         "host_share": host,
-        "waits": waits,
+        **waits,
         "largest_difference_of_a_parameters_mean": apart,
     }
+
+
+def waits_of(side: Side) -> dict[str, Any]:
+    """Those of the host in some steps, or why the profiler cannot tell."""
+    try:
+        return {"waits": profiled_waits(side.step, _PROFILED_STEPS)}
+    except Exception as error:  # the times are known
+        return {"waits": None, "not_profiled": why(error)}
 
 
 def compare(names: Sequence[str], found: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +146,7 @@ def main() -> None:
             )
             records[label] = {"ranks": num, **compare(names, found)}
         except Exception as error:  # of a rank, with its traceback; the others are still measured
-            records[label] = {"ranks": num, "failed": str(error)[-2000:]}
+            records[label] = {"ranks": num, "failed": why(error)}
         report.write(records)
         print(told(label, names, records[label]), flush=True)
     report.close(records)

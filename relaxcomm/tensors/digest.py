@@ -48,6 +48,6 @@ def checksum(tensor: Tensor) -> Tensor:
         powers = powers.cumprod(0)
         weights, factor = (powers[:-1] * weights).view(-1), powers[-1, 0]
     total = torch.zeros((), dtype=torch.int64, device=bits.device)
-    for part in reversed(bits.split(len(weights))):  # of which the last alone may be shorter
+    for part in reversed(torch.split(bits, len(weights))):  # of which the last alone may be shorter
         total = total * factor + (part * weights[: len(part)]).sum()
     return total % _EXACT

@@ -44,18 +44,23 @@ def test_every_contender_is_timed_in_every_round():
     assert all(len(row["milliseconds"]) == 2 and min(row["milliseconds"]) > 0 for row in rows)
 
 
+class Profile:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def events(self):
+        raise RuntimeError("no kernels here")
+
+
 def test_a_gpus_time_is_that_of_its_kernels(monkeypatch):
     class Event:
         def __init__(self, name, time, kind=torch.autograd.DeviceType.CUDA):
             self.name, self.self_device_time_total, self.device_type = name, time, kind
 
-    class Seen:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            pass
-
+    class Seen(Profile):
         def events(self):
             host = Event("aten::add", 7.0, torch.autograd.DeviceType.CPU)
             return [Event("_list", 10.0), Event("_sum", 500.0), host, Event("_sum", 1000.0)]
@@ -69,13 +74,27 @@ def test_a_gpus_time_is_that_of_its_kernels(monkeypatch):
     assert found["device_milliseconds"] == pytest.approx(0.302)
 
 
+def test_what_the_profiler_cannot_tell_leaves_the_times(monkeypatch):
+    monkeypatch.setattr(speed, "profile", lambda **_: Profile())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+    found = speed._on_device(lambda: None, torch.device("cuda", 0))
+    assert found == {"not_profiled": "RuntimeError: no kernels here"}
+
+
+def test_what_cannot_be_made_says_why(monkeypatch):
+    monkeypatch.setattr(speed, "quantize", lambda bits: bits / 0)
+    *others, one, both, copy = measure(torch.device("cpu"), 64, 2)
+    assert one["failed"] == both["failed"] == "ZeroDivisionError: division by zero"
+    assert all("median_milliseconds" in row for row in (*others, copy))
+
+
 def test_what_cannot_be_measured_says_why(monkeypatch):
     def fails(*_, **__):
         raise MemoryError("all is full")
 
     monkeypatch.setattr(torch, "topk", fails)
     first, *others = measure(torch.device("cpu"), 64, 1)
-    assert first == {"what": "topk", "numel": 64, "failed": "all is full"}
+    assert first == {"what": "topk", "numel": 64, "failed": "MemoryError: all is full"}
     assert all("median_milliseconds" in row for row in others if "top_k" not in row["what"])
 
 
@@ -136,6 +155,21 @@ def test_files_run_side_by_side(tmp_path):
     found = list(prove([str(tmp_path)], 60, 30, at_once=2))
     assert [one["outcome"] for one in found] == ["proven"] * 2, found
     assert {Path(one["test"].split("::")[0]).name for one in found} == {"test_one.py", "test_other.py"}
+
+
+def test_a_file_that_cannot_be_tried_leaves_the_others(tmp_path, monkeypatch):
+    path, start = tmp_path / "test_made.py", proofs._Proofs._start
+    path.write_text("def test_holds(): pass\n")
+
+    def starts(one):
+        if one._tests != str(path):
+            raise OSError("too many processes")
+        return start(one)
+
+    monkeypatch.setattr(proofs._Proofs, "_start", starts)
+    first, second = prove(["tests/other.py", str(path)], 60, 30)
+    assert (first["test"], first["why"]) == ("tests/other.py", "OSError: too many processes")
+    assert (first["outcome"], second["outcome"]) == ("failed", "proven")
 
 
 def test_who_listens_no_more_ends_all(tmp_path):

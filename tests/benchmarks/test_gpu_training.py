@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from benchmarks.gpu import language_model, steps
 from benchmarks.gpu.language_trial import Trial, batches_of, train
 from benchmarks.gpu.step_sides import Shape
+from benchmarks.report import why
 from tests.ranks import run_ranks
 
 pytestmark = pytest.mark.ranks
@@ -69,6 +71,21 @@ def test_ranks_read_all_of_the_text_once():
     assert sorted(row.tolist() for row in read) == sorted(row.tolist() for row in whole)
 
 
-def test_one_that_fails_says_why_in_a_line():
-    failed = {"failed": "Traceback\n  File x\nRuntimeError: it is full\n"}
-    assert language_model.row("ddp", failed).endswith("failed: RuntimeError: it is full")
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (RuntimeError("Traceback\n  File x\nValueError: it is full\n"), "ValueError: it is full"),
+        (AssertionError(), "AssertionError:"),
+    ],
+)
+def test_one_that_fails_says_why_in_a_line(error, line):
+    assert language_model.row("ddp", {"failed": why(error)}).endswith(f"failed: {line}")
+
+
+def test_what_the_profiler_cannot_tell_leaves_the_times(monkeypatch):
+    def fails(*_):
+        raise ValueError("the profiler has seen no call")
+
+    monkeypatch.setattr(steps, "profiled_waits", fails)
+    found = steps.waits_of(SimpleNamespace(step=None))
+    assert found == {"waits": None, "not_profiled": "ValueError: the profiler has seen no call"}

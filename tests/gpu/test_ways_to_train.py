@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import relaxcomm
 from relaxcomm import primitives
 from relaxcomm.network.rendezvous import Rendezvous
+from relaxcomm.replica.gradient_buffer import GradientBuffer
 from tests.engine import sharded
 from tests.golden.cases import CASES, TOPOLOGIES
 from tests.gpu.places import DEVICE, HAS_GPU, Place, costly, flat, launch, run, told
@@ -185,6 +186,35 @@ def test_over_gloo_a_gpu_exchanges_with_neighbours_as_a_cpu_does(name):
     expected = run(over_gloo, 3, name, where="gloo")
     for found, right in zip(run(over_gloo, 3, name), expected, strict=True):
         np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-6)
+
+
+def made_anew(place: Place, name: str):
+    """Buffers for gradients that are made in steps 1 and 2, and in steps 3 to 10."""
+    model, counts, make = layers().to(place.device), [], GradientBuffer._allocate
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x = torch.randn(16, 32, device=place.device)
+
+    def allocate(buffer: GradientBuffer) -> None:
+        counts[-1] += 1
+        make(buffer)
+
+    with patch.object(GradientBuffer, "_allocate", allocate):
+        counts.append(0)
+        with relaxcomm.attach(model, optimizer, {"algorithm": name, "bucket_bytes": 8192}):
+            for step in range(10):
+                if step == 2:
+                    counts.append(0)
+                model(x).square().mean().backward()  # and the host is not held up by a look at the loss
+                optimizer.step()
+                optimizer.zero_grad()
+    return counts
+
+
+@pytest.mark.parametrize("name", ["bsp", costly("gaussiank_sgd"), costly("delayed_sgd")])
+def test_gradients_keep_their_memory(name):
+    for first, later in run(made_anew, 3, name):
+        assert first > 0
+        assert later == 0
 
 
 QUICK = """
