@@ -30,23 +30,51 @@ class Answers:
 
 
 class Events:
-    """What happens at services, in the order of virtual time; requests that arrive go before alarms."""
+    """What happens at services, in the order of virtual time; requests that arrive go before alarms.
 
-    def __init__(self) -> None:
+    Args:
+        ring: called when the alarm of a rank's service rings.
+    """
+
+    def __init__(self, ring: Callable[[int, Desk], None]) -> None:
         self.now = 0.0
         """Where the service that is called stands."""
+        self.arriving = 0
+        """How many things are to happen that are no alarms."""
         self._events: list[tuple[float, bool, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
+        self._ring = ring
+        self._due: dict[tuple[int, Desk], float | None] = {}
 
-    def at(self, when: float, happens: Callable[[], None], *, is_alarm: bool = False) -> None:
+    def at(self, when: float, happens: Callable[[], None]) -> None:
         """Have something happen later; what is to happen at the same time does so in turn."""
-        heapq.heappush(self._events, (when, is_alarm, next(self._numbers), happens))
+        self.arriving += 1
+        heapq.heappush(self._events, (when, False, next(self._numbers), happens))
+
+    def set_alarm(self, server: int, desk: Desk, due: float | None) -> None:
+        """Have a service's alarm ring once, at that time and at no other, as `Alarm.set` does."""
+        if due == self._due.get((server, desk)):
+            return
+        self._due[server, desk] = due
+
+        def ring() -> None:
+            if self._due.get((server, desk)) == due:
+                self._ring(server, desk)
+
+        if due is not None:
+            heapq.heappush(self._events, (max(due, self.now), True, next(self._numbers), ring))
+
+    def drop_alarms(self) -> None:
+        """Let no alarm ring that is set now, where nothing else is to happen."""
+        self._events.clear()
+        self._due.clear()
 
     def happen(self, until: float) -> bool:
         """Let the first thing happen: what arrives by `until`, an alarm before; whether there was any."""
         if not self._events or self._events[0][:2] >= (until, True):
             return False
-        self.now, *_, happens = heapq.heappop(self._events)
+        self.now, is_alarm, _, happens = heapq.heappop(self._events)
+        self.arriving -= not is_alarm
         happens()
         return True
 

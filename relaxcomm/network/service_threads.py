@@ -92,9 +92,13 @@ class ServiceThreads:
 
     def give_up(self) -> None:
         """Leave the service as it is now; the threads end with the connections."""
+        self._end()
+        self._service.give_up()
+
+    def _end(self) -> None:
+        """Call the service no more."""
         with self._lock:
             self._ending.set()
-            self._service.give_up()
         self._alarm.set(None)
 
     def join(self, deadline: float) -> None:
@@ -119,6 +123,7 @@ class ServiceThreads:
                 self._goodbyes.wait(timedelta(seconds=_SLICE_SECONDS))
             self._look(limit_seconds, check)
         self._goodbyes.wait(timedelta(0))
+        self._end()  # it may ring again and again
 
     def _look(self, limit_seconds: float, check: Callable[[], None]) -> None:
         check()

@@ -31,6 +31,7 @@ from relaxcomm.network.traffic import messages_of, size_bytes, traffic
 from relaxcomm.network.transport import Service
 
 _NOTHING, _AT_ONCE = torch.empty(0), Link()
+_MOST_ALARMS = 10_000  # that ring one after the other, answer nobody, and may still lead to an answer
 
 
 class World:
@@ -53,7 +54,7 @@ class World:
         self._asked: defaultdict[tuple[int, int, Desk], deque[Answers]] = defaultdict(deque)
         self._downlinks = Timeline(size)  # of answers: what all send to all arrives as fast as it leaves
         self._goodbyes: defaultdict[tuple[int, Desk], Slot] = defaultdict(Slot)  # that a server has heard
-        self._events, self._failures = Events(), Failures()
+        self._events, self._failures = Events(self._expire), Failures()
         self.transports = [0] * size  # made so far by each rank
         self.gates = [threading.Event() for _ in range(size)]
         self.deadlock: str | None = None
@@ -135,7 +136,7 @@ class World:
         self.services[rank, desk] = service
         self._events.now = self.clocks[rank]
         service.now = lambda: self._events.now
-        self._watch(rank, desk)
+        self._events.set_alarm(rank, desk, service.due())
 
     def leave(self, rank: int, desk: Desk) -> Slot:
         """A rank asks nothing more at a desk; what it then waits for: that nobody does."""
@@ -156,6 +157,7 @@ class World:
         heard.posts[client] = Meeting()
         if len(heard.posts) == self.size:
             heard.ready_at[server] = self._events.now
+            self._events.set_alarm(server, desk, None)
             self._give(self._goodbyes.pop((server, desk)), server, None)
 
     def _deliver(self, server: int, desk: Desk, answers: Sequence[tuple[int, Tensor]]) -> None:
@@ -169,7 +171,7 @@ class World:
                 self._take_answer(asked, server, client, self._events.now)
             else:
                 self._send_answer(asked, server, client, desk)
-        self._watch(server, desk)
+        self._events.set_alarm(server, desk, self.services[server, desk].due())
 
     def _send_answer(self, asked: Answers, server: int, client: int, desk: Desk) -> None:
         """It passes the link of who gives it, and then that of who asked, behind earlier ones."""
@@ -191,16 +193,9 @@ class World:
         if len(slot.posts) == len(asked.rows):
             self._give(slot, client, reply)
 
-    def _watch(self, server: int, desk: Desk) -> None:
-        due = self.services[server, desk].due()
-        if due is not None:
-            self._events.at(due, partial(self._expire, server, desk, due), is_alarm=True)
-
-    def _expire(self, server: int, desk: Desk, due: float) -> None:
-        service = self.services[server, desk]
+    def _expire(self, server: int, desk: Desk) -> None:
         with self._failures.noted(server, desk):
-            if service.due() == due:
-                self._deliver(server, desk, service.expire())
+            self._deliver(server, desk, self.services[server, desk].expire())
 
     def _give(self, slot: Slot, rank: int, result: Any) -> None:
         slot.results[rank] = result
@@ -209,15 +204,18 @@ class World:
 
     def choose(self) -> int | None:
         """The rank that goes on: the earliest that can, or one that must be told that it never will."""
-        while self._events.happen(self._ready_ranks[0][0] if self._ready_ranks else math.inf):
-            pass
-        if self._ready_ranks:
-            return heapq.heappop(self._ready_ranks)[1]
+        ready, vain = self._ready_ranks, 0  # alarms one after the other, where nothing else is to happen
+        while vain < _MOST_ALARMS and self._events.happen(ready[0][0] if ready else math.inf):
+            vain = 0 if ready or self._events.arriving else vain + 1
+        if ready:
+            return heapq.heappop(ready)[1]
+        self._events.drop_alarms()
         live = [r for r in range(self.size) if r not in self.finished]
         if live and self.deadlock is None:
             waits = "; ".join(f"rank {r} waits at {self.waiting[r][1]}" for r in live)
             gone = "".join(f"; rank {r} {how}" for r, how in self.finished.items())
-            self.deadlock = f"no rank can go on: {waits}{gone}"
+            rang = f"; {vain} alarms of services rang and answered nobody" if vain == _MOST_ALARMS else ""
+            self.deadlock = f"no rank can go on: {waits}{gone}{rang}"
         return min(live, key=lambda r: (self.clocks[r], r), default=None)
 
     def _switch(self, rank: int) -> None:

@@ -8,14 +8,15 @@ import time
 import pytest
 import torch
 
-from relaxcomm import Link, simulate
-from relaxcomm.network import TorchTransport
+from relaxcomm import DeadlockError, Link, simulate
+from relaxcomm.network import TorchTransport, virtual_time
 from relaxcomm.network.alarm import Alarm
 from relaxcomm.network.operations import Label, Request
 from relaxcomm.plugin import Service
 from tests.engine.harness import on_gloo
 
 PLACE = ("0", 0)
+ROW = torch.zeros(1, dtype=torch.int64)
 
 
 class Patient(Service):
@@ -46,14 +47,29 @@ class Patient(Service):
         pass
 
 
+class Beating(Patient):
+    """Rings every so many seconds, whoever is there; answers whenever enough have asked."""
+
+    def __init__(self, seconds, *, enough=1):
+        super().__init__(seconds)
+        self.beats, self.enough, self.first = 0, enough, None
+
+    def due(self):
+        self.first = self.now() + self.seconds if self.first is None else self.first
+        return self.first + self.seconds * self.beats
+
+    def expire(self):
+        self.beats += 1
+        return super().expire() if len(self.waiting) >= self.enough else []
+
+
 def ask(transport, step):
     request = Request(torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 1, dtype=torch.int64), ranks=(0,))
     return transport.issue(request, Label(step, *PLACE)).wait().item()
 
 
 def serve(transport, seconds):
-    row = torch.zeros(1, dtype=torch.int64)
-    transport.serve(PLACE, Patient(seconds), row, row)
+    transport.serve(PLACE, Patient(seconds), ROW, ROW)
 
 
 def test_in_virtual_time_it_is_called_when_it_is_due():
@@ -73,24 +89,79 @@ def test_in_virtual_time_it_is_called_when_it_is_due():
     assert found[2] == [(3, 7.5), (1, 14.5)]
 
 
-def on_the_machine(world):
+def test_one_that_rings_again_and_again_rings_no_more_when_all_have_left():
+    def rank(group):
+        transport, service = group.transport(), Beating(1.0)
+        transport.serve(PLACE, service, ROW, ROW)
+        group.sleep(10.2)
+        ask(transport, 0)
+        transport.leave()
+        group.sleep(100.0)
+        transport.meet("the end")
+        return service.beats
+
+    assert simulate(rank, 3) == [11, 10, 10]  # goodbyes of second 11 go before the alarms
+
+
+def test_one_that_rings_again_and_again_may_do_so_while_something_is_on_its_way(monkeypatch):
+    monkeypatch.setattr(virtual_time, "_MOST_ALARMS", 20)
+
+    def rank(group):
+        transport = group.transport()
+        transport.serve(PLACE, Beating(1.0, enough=2), ROW, ROW)  # a message takes until 100
+        group.sleep(group.rank() * 100.5)
+        ask(transport, 0)  # rank 1's is there at 300.5
+        return group.time()
+
+    assert simulate(rank, 2, link=Link(latency_seconds=100.0)) == [301.0, 401.0]
+
+
+@pytest.mark.parametrize("rings", [Beating(1.0, enough=3), Beating(0.0, enough=3)], ids=["beats", "stands"])
+def test_one_that_rings_again_and_again_and_answers_nobody_ends_no_simulation(rings):
+    def rank(group):
+        transport = group.transport()
+        transport.serve(PLACE, rings, ROW, ROW)
+        if group.rank():
+            with pytest.raises(DeadlockError, match="rank 1 waits at step 0"):
+                ask(transport, 0)
+        else:
+            with pytest.raises(DeadlockError, match="rank 0 waits at the end"):
+                transport.meet("the end")
+
+    simulate(rank, 2)
+
+
+def test_one_that_rings_again_and_again_hides_no_error():
+    def rank(group):
+        group.transport().serve(PLACE, Beating(1.0), ROW, ROW)
+        if group.rank():
+            raise ValueError("mine")
+        group.transport().meet("the end")
+
+    with pytest.raises(ValueError, match=r"^mine$"):
+        simulate(rank, 3)
+
+
+def on_the_machine(world, service):
     device = torch.device("cpu")
     transport = TorchTransport.of(None, device=device, backend="gloo", timeout_seconds=20, debug=False)
-    serve(transport, 0.3)
+    transport.serve(PLACE, service, ROW, ROW)
     transport.meet("all serve")
     time.sleep(0.05 * world.rank)
     begin = time.monotonic()
     answered = ask(transport, 0)
     took = time.monotonic() - begin
     transport.leave()
-    left = [thread.name for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+    left = [timer.name for timer in timers if not timer.finished.is_set()]
     transport.close()
     return answered, took, left
 
 
 @pytest.mark.ranks
-def test_on_gloo_it_is_called_when_it_is_due():
-    for answered, took, left in on_gloo(on_the_machine, 2):
+@pytest.mark.parametrize("service", [Patient(0.3), Beating(0.3, enough=2)], ids=["once", "again"])
+def test_on_gloo_it_is_called_when_it_is_due(service):
+    for answered, took, left in on_gloo(on_the_machine, 2, service):
         assert answered == 2
         assert took > 0.15
         assert not left
