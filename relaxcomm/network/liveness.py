@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from torch.distributed.distributed_c10d import PrefixStore
 
 from relaxcomm.errors import CommunicationError, RankLostError
-from relaxcomm.network.processes import ENDED, condition_of, this_process, watch
+from relaxcomm.network.processes import ENDED, SILENTLY, condition_of, this_process, watch
 from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.signed_store import read_all
 from relaxcomm.network.status import AS_MANY_STEPS, Status
@@ -66,6 +66,7 @@ class Peers:
         self._others = [rank for rank in range(membership.world_size) if rank != membership.rank]
         self._patience_seconds = _PATIENCE_SECONDS
         self._processes: dict[int, str] = {}
+        self._heard: dict[int, Status] = {}  # when the store has answered last
         self.process = this_process(is_watched=is_watched)
         """Where this rank's process is found."""
         store.set(f"process/{self._rank}", self.process)
@@ -98,14 +99,21 @@ class Peers:
     def missing(self, mine: Status, seconds: float = _PATIENCE_SECONDS) -> Missing:
         """Who will never come to where this rank is; nothing where that cannot be said."""
         try:
-            return _cause(mine, self._ask(self._read, seconds), self._processes)
-        except TimeoutError:  # its host is stopped, and may go on
-            return _cause(mine, {}, self._processes)
-        except RuntimeError as error:
-            lost = (
-                f"the store does not answer, so the process that holds it has ended ({without_frames(error)})"
-            )
-            return _cause(mine, {}, self._processes) or Missing(lost)
+            self._heard = self._ask(self._read, seconds)
+        except TimeoutError:
+            pass  # its host is stopped, and may go on
+        except RuntimeError as error:  # nor can be read who has ended without a message
+            return _cause(mine, self._heard, {}) or self._unread(error)
+        return _cause(mine, self._heard, self._processes)
+
+    def _unread(self, error: RuntimeError) -> Missing:
+        """What is known where the store has ended: not who of those that have ended was the first, or why."""
+        ended = {rank: how.replace(SILENTLY, "") for rank, how in _ended(self._processes).items()}
+        lost = (
+            f"the store does not answer, so the process that holds it has ended ({without_frames(error)}); "
+            "what others said last cannot be read"
+        )
+        return Missing("; ".join([_listed(ended), lost] if ended else [lost]), lost=bool(ended))
 
     def heard(self) -> str:
         """What is known of all the others."""
@@ -153,12 +161,8 @@ class Peers:
 def _cause(mine: Status, statuses: Mapping[int, Status], processes: Mapping[int, str]) -> Missing:
     """The first thing that keeps others from coming, and not what followed from it."""
     failed = {rank: s.words for rank, s in statuses.items() if s.state == "failed"}
-    ended = {
-        rank: how
-        for rank, where in processes.items()
-        if not (rank in statuses and statuses[rank].is_gone)
-        and (how := condition_of(where)).startswith(ENDED)
-    }
+    gone = {rank for rank, status in statuses.items() if status.is_gone}
+    ended = {rank: how for rank, how in _ended(processes).items() if rank not in gone}
     closed = {rank: s.words for rank, s in statuses.items() if s.closed_before(mine)}
     elsewhere = {
         rank: f"{s.words}: {_advice(s, mine)}" for rank, s in statuses.items() if s.never_comes_to(mine)
@@ -168,6 +172,12 @@ def _cause(mine: Status, statuses: Mapping[int, Status], processes: Mapping[int,
     found = first or _origin(failed) or closed or elsewhere
     lost = bool(first) or any(how.startswith(_LOST) for how in followed.values())
     return Missing(_listed(found), lost=lost)
+
+
+def _ended(processes: Mapping[int, str]) -> dict[int, str]:
+    """Of processes that have ended what their system says."""
+    conditions = {rank: condition_of(where) for rank, where in processes.items()}
+    return {rank: how for rank, how in conditions.items() if how.startswith(ENDED)}
 
 
 def _advice(theirs: Status, mine: Status) -> str:

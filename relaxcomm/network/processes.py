@@ -18,7 +18,7 @@ def this_process(*, is_watched: bool = True) -> str:
     return f"{os.getpid()} {_host()} {lifelines.listen() if is_watched else ''}".rstrip()
 
 
-ENDED = "has ended without a message"
+ENDED, SILENTLY = "has ended", " without a message"
 
 
 def watch(process: str) -> None:
@@ -34,7 +34,7 @@ def condition_of(process: str) -> str:
 
     number, host, lifeline = _parts(process)
     if host != _host():
-        return f"{ENDED} (process {number})" if lifelines.has_ended(lifeline) else ""
+        return f"{ENDED}{SILENTLY} (process {number})" if lifelines.has_ended(lifeline) else ""
     try:
         status = psutil.Process(int(number)).status()
     except psutil.NoSuchProcess:
@@ -42,7 +42,7 @@ def condition_of(process: str) -> str:
     if status == psutil.STATUS_STOPPED:
         return f"is stopped (process {number})"
     ended = status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
-    return f"{ENDED} (process {number})" if ended else ""
+    return f"{ENDED}{SILENTLY} (process {number})" if ended else ""
 
 
 def _parts(process: str) -> tuple[str, str, str]:

@@ -1,0 +1,63 @@
+"""What a rank says of others when the store in which they tell it ends."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+from relaxcomm.network.liveness import Peers
+from relaxcomm.network.processes import this_process
+from relaxcomm.network.rendezvous import Rendezvous
+from relaxcomm.network.status import Status
+from relaxcomm.network.transport import Membership
+
+LIMIT, MINE = timedelta(seconds=10), Status("waits", "waits")
+
+
+def ended_process():
+    """Where a process was that has ended."""
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return f"{child} {this_process().partition(' ')[2]}"
+
+
+@pytest.fixture
+def held():
+    """A store, as a list, and three ranks that use it; 0, which holds it, and 2 are other processes."""
+    store = [dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)]
+    client = dist.TCPStore("127.0.0.1", store[0].port, is_master=False)
+    everyone = [
+        Peers(Rendezvous(client, "run", Membership(rank, 3), (0, 1, 2), LIMIT, LIMIT, None))
+        for rank in range(3)
+    ]
+    everyone[1].meet([ended_process(), this_process(), ended_process()])
+    yield store, everyone
+    for one in everyone:
+        one.close()
+
+
+def test_what_was_read_before_the_store_ended_is_kept(held):
+    store, everyone = held
+    everyone[0].announce(Status("failed", "failed: RankLostError: rank 2 failed: ValueError: mine"))
+    everyone[2].announce(Status("failed", "failed: ValueError: mine"))
+    assert everyone[1].missing(MINE).words == "rank 2 failed: ValueError: mine"
+    store.clear()
+    assert everyone[1].missing(MINE).words == "rank 2 failed: ValueError: mine"
+
+
+def test_nobody_has_ended_without_a_message_where_none_can_be_read(held):
+    store, everyone = held
+    assert "rank 2 has ended without a message" in everyone[1].missing(MINE).words
+    everyone[2].announce(Status("failed", "failed: ValueError: mine"))
+    store.clear()
+    missing = everyone[1].missing(MINE)
+    assert missing.lost
+    assert missing.words.startswith("rank 0 has ended (process ")
+    assert "; rank 2 has ended (process " in missing.words
+    assert "the process that holds it has ended" in missing.words
+    assert missing.words.endswith("what others said last cannot be read")
