@@ -29,6 +29,11 @@ class Answers:
     at_once: bool  # for a rank whose clock is stopped
 
 
+def turn(server: int, client: int, size: int) -> int:
+    """When a server sees to a client: each begins with another, or all would send to one after the other."""
+    return (client - server) % size
+
+
 class Events:
     """What happens at services, in the order of virtual time; requests that arrive go before alarms.
 
@@ -41,15 +46,15 @@ class Events:
         """Where the service that is called stands."""
         self.arriving = 0
         """How many things are to happen that are no alarms."""
-        self._events: list[tuple[float, bool, int, Callable[[], None]]] = []
+        self._events: list[tuple[float, bool, int, int, Callable[[], None]]] = []
         self._numbers = itertools.count()
         self._ring = ring
         self._due: dict[tuple[int, Desk], float | None] = {}
 
-    def at(self, when: float, happens: Callable[[], None]) -> None:
-        """Have something happen later; what is to happen at the same time does so in turn."""
+    def at(self, when: float, happens: Callable[[], None], turn: int = 0) -> None:
+        """Have something happen later; at the same time in turn, and then as it was told."""
         self.arriving += 1
-        heapq.heappush(self._events, (when, False, next(self._numbers), happens))
+        heapq.heappush(self._events, (when, False, turn, next(self._numbers), happens))
 
     def set_alarm(self, server: int, desk: Desk, due: float | None) -> None:
         """Have a service's alarm ring once, at that time and at no other, as `Alarm.set` does."""
@@ -62,7 +67,7 @@ class Events:
                 self._ring(server, desk)
 
         if due is not None:
-            heapq.heappush(self._events, (max(due, self.now), True, next(self._numbers), ring))
+            heapq.heappush(self._events, (max(due, self.now), True, 0, next(self._numbers), ring))
 
     def drop_alarms(self) -> None:
         """Let no alarm ring that is set now, where nothing else is to happen."""
@@ -73,7 +78,7 @@ class Events:
         """Let the first thing happen: what arrives by `until`, an alarm before; whether there was any."""
         if not self._events or self._events[0][:2] >= (until, True):
             return False
-        self.now, is_alarm, _, happens = heapq.heappop(self._events)
+        self.now, is_alarm, *_, happens = heapq.heappop(self._events)
         self.arriving -= not is_alarm
         happens()
         return True

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from relaxcomm.errors import CommunicationError, DeadlockError
 from relaxcomm.network.byte_counters import ByteCounters
-from relaxcomm.network.desks import Answers, Desk, Events, Failures
+from relaxcomm.network.desks import Answers, Desk, Events, Failures, turn
 from relaxcomm.network.link import Link
 from relaxcomm.network.operation_slots import Slot
 from relaxcomm.network.operations import AllGather, Neighbors, Operation, Request
@@ -122,7 +122,8 @@ class World:
             if server != rank:
                 self.counters[server, desk].add(desk[1], received=size_bytes(row))
             arrives = begin if server == rank else float(arrived)
-            self._events.at(arrives, partial(self._take_in, server, rank, desk, row))
+            happens = partial(self._take_in, server, rank, desk, row)
+            self._events.at(arrives, happens, turn(server, rank, self.size))
         while self._events.happen(begin):  # what takes no time needs no switch to another rank
             pass
         return slot
@@ -147,7 +148,8 @@ class World:
         arrived = self._timeline.depart(rank, begin, 0.0, link.latency_seconds, link.burst_seconds)
         for server in range(self.size):
             arrives = begin if server == rank else float(arrived)
-            self._events.at(arrives, partial(self._take_leave, server, rank, desk))
+            happens = partial(self._take_leave, server, rank, desk)
+            self._events.at(arrives, happens, turn(server, rank, self.size))
         return self._goodbyes[rank, desk]
 
     def _take_leave(self, server: int, client: int, desk: Desk) -> None:
@@ -161,8 +163,7 @@ class World:
             self._give(self._goodbyes.pop((server, desk)), server, None)
 
     def _deliver(self, server: int, desk: Desk, answers: Sequence[tuple[int, Tensor]]) -> None:
-        # Each server begins with another client, or all of them would send to one after the other.
-        for client, reply in sorted(answers, key=lambda answer: (answer[0] - server) % self.size):
+        for client, reply in sorted(answers, key=lambda answer: turn(server, answer[0], self.size)):
             asked = self._asked[server, client, desk].popleft()
             asked.rows[server].copy_(reply)
             if server != client:

@@ -208,10 +208,11 @@ class Gathering(Echo):
         return [(one, request) for one in range(3)] if len(self.heard) == 3 else []
 
 
-def test_servers_that_answer_all_at_once_begin_with_different_clients():
+@pytest.mark.parametrize("service", [Gathering, Echo], ids=["once all have asked", "each that asks at once"])
+def test_servers_that_answer_all_at_once_begin_with_different_clients(service):
     def rank(group):
         transport, blank = group.transport(), torch.zeros(1000, dtype=torch.uint8)
-        transport.serve(("0", 0), Gathering(), blank, blank.clone())
+        transport.serve(("0", 0), service(), blank, blank.clone())
         begin, rows = group.time(), torch.zeros(3, 1000, dtype=torch.uint8)
         transport.issue(Request(rows, rows.clone()), Label(0, "0")).wait()
         taken = group.time() - begin

@@ -106,6 +106,12 @@ def test_a_worker_that_is_ahead_sends_again_when_its_own_last_round_is_there():
     assert found.sent_bytes == pytest.approx(sent, rel=0.05)
 
 
+def test_servers_that_are_asked_at_once_answer_over_all_links():
+    slow = Link(latency_seconds=0.001, bytes_per_second=1e5)
+    seconds, _ = simulated("ssp", "complete", slow, torch.float32, 12)
+    assert replay_of("ssp", link=slow)[0].run().step_seconds == pytest.approx(seconds, rel=0.01)
+
+
 @pytest.mark.parametrize(
     ("exchange", "topology"), [("all_reduce", "complete"), ("hierarchical_all_reduce", GROUPS)]
 )
