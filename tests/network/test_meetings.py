@@ -10,7 +10,7 @@ import torch
 from relaxcomm.errors import CommunicationError
 from relaxcomm.network import TorchTransport
 from relaxcomm.network.liveness import _cause
-from relaxcomm.network.meetings import Apart, Header, check_headers, parting
+from relaxcomm.network.meetings import Apart, Header, Meetings, check_headers, parting
 from relaxcomm.network.operations import AllReduce, Label
 from relaxcomm.network.processes import condition_of, this_process
 from relaxcomm.network.status import Status
@@ -68,6 +68,25 @@ def test_events_that_differ_are_refused(places, said):
     with pytest.raises(Apart, match="ranks are not at the same place") as caught:
         check_headers([Header(event, step, 0, 0) for event, step in places])
     assert said in str(caught.value)
+
+
+class Alone:
+    """Groups of one rank."""
+
+    def __init__(self):
+        self.lengths = []
+
+    def gather_bytes(self, row):
+        self.lengths.append(len(row))
+        return row.unsqueeze(0), None
+
+
+@pytest.mark.parametrize("event", ["e" * 700, "\u2028é]\n" * 300])
+def test_headers_are_of_one_length_however_long_the_event(event):
+    groups = Alone()
+    meetings = Meetings(groups, Trail(), lambda work, state, at: None)
+    assert meetings.meet("short", 3, b"mine") == meetings.meet(event, None, b"mine") == [b"mine"]
+    assert groups.lengths == [512, 4, 512, 4]
 
 
 @pytest.mark.parametrize(
