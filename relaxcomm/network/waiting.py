@@ -85,7 +85,7 @@ class Waiting:
                 work.wait(timedelta(seconds=max(0.001, min(slice_seconds, left))))
                 return
             except RuntimeError as error:
-                if _has_failed(work, error):
+                if _has_failed(work):
                     raise self.broke(at, error) from error
             if not announced:
                 self.peers.announce(mine)
@@ -192,7 +192,7 @@ class Waiting:
         return self.failure(at, Missing(said, lost=True))
 
 
-def _has_failed(work: Any, error: RuntimeError) -> bool:
+def _has_failed(work: Any) -> bool:
     """Whether a wait raised because the operation failed: a slice that ran out is not completed."""
     if not work.is_completed():
         return False

@@ -96,7 +96,7 @@ def collective(rule: Rule, topology: Topology, workers: int, *, in_parts: bool =
     if facts.topology == "groups":
         groups = graph.groups(workers)
         everyone = [list(range(workers))] if facts.same_result else groups
-        return Collective(_legs(groups, messages, facts.same_result), _by_groups(everyone, workers))
+        return Collective(_legs(groups, messages, facts.same_result), _by_groups(everyone))
     if facts.topology == "graph":
         if not facts.collective:
             return Collective(_asked(graph, workers), _alone, is_request=True, answered_apart=True)
@@ -192,7 +192,7 @@ def _from_neighbors(graph: Topology, workers: int) -> Heard:
     return heard
 
 
-def _by_groups(groups: Sequence[Sequence[int]], workers: int) -> Heard:
+def _by_groups(groups: Sequence[Sequence[int]]) -> Heard:
     def heard(arrived: Times, before: int) -> Times:
         if len(arrived) == 1:
             return arrived
@@ -210,7 +210,7 @@ def _served(exchange: Exchange, workers: int) -> Heard:
     if isinstance(exchange, averaging_server):
         return _from_all
     if isinstance(exchange, quorum_average):
-        return _quorum(exchange.quorum or workers // 2 + 1, exchange.grace_seconds)
+        return _quorum(exchange.quorum_among(workers), exchange.grace_seconds)
     return _alone
 
 

@@ -83,7 +83,7 @@ def _assumed_of(rule: Rule, index: int, replay: Replay) -> Iterator[str]:
 def _misses_quorum(exchange: quorum_average, plan: PricedPlan) -> bool:
     """Whether some workers push when the model has been moved without them."""
     workers = plan.scenario.workers
-    quorum = exchange.quorum or workers // 2 + 1
+    quorum = exchange.quorum_among(workers)
     if quorum in (1, workers):
         return False
     return plan.ranks > 1 or (workers % quorum > 0 and not exchange.grace_seconds)

@@ -90,6 +90,10 @@ class quorum_average(ParameterServer):
                 f"most {world_size}, or leave it out for more than half of them"
             )
 
+    def quorum_among(self, world_size: int) -> int:
+        """The number of workers that are waited for."""
+        return self.quorum or world_size // 2 + 1
+
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         replies = yield make_request(cx, tensor, compressor, state, (cx.samples, cx.round))
         assert isinstance(replies, Tensor)
@@ -107,7 +111,7 @@ class quorum_average(ParameterServer):
             plan.decoder,
             world_size,
             plan.reply.numel(),
-            quorum=self.quorum or world_size // 2 + 1,
+            quorum=self.quorum_among(world_size),
             grace_seconds=self.grace_seconds,
         )
         return Served(shard, plan.request, plan.reply)
