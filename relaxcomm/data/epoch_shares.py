@@ -53,25 +53,29 @@ class EpochShares:
     @property
     def per_epoch(self) -> int:
         """Samples of a rank in a whole epoch."""
-        return self._size // self.unit * self.unit // self.membership.world_size
+        return self._per_epoch(self.unit)
 
-    def of(self, epoch: int, rank: int, dealt: Dealt) -> list[int]:
+    def of(self, epoch: int, rank: int, dealt: Dealt, unit: int) -> list[int]:
         """Indices of a rank's samples in an epoch, in order.
 
         Args:
             epoch: from 0.
             rank: whose.
             dealt: what other numbers of ranks have read of it.
+            unit: samples that are dealt out together; `self.unit`, or what it was when the epoch began.
         """
         if self._parts:
-            read = self._read_before(dealt)
-            return self._stream(rank, epoch * self.per_epoch + read, self.per_epoch - read)
-        order, sit_out = self._dealt_out(epoch, next(map(unit_of, dealt), self.unit))
+            read, per_epoch = self._read_before(dealt), self._per_epoch(unit)
+            return self._stream(rank, epoch * per_epoch + read, per_epoch - read)
+        order, sit_out = self._dealt_out(epoch, next(map(unit_of, dealt), unit))
         if dealt:
             left = left_over(np.concatenate((order, sit_out)), dealt)
-            order = left[: len(left) // self.unit * self.unit]
+            order = left[: len(left) // unit * unit]
         mine: list[int] = order[rank :: self.membership.world_size].tolist()
         return mine
+
+    def _per_epoch(self, unit: int) -> int:
+        return self._size // unit * unit // self.membership.world_size
 
     def _dealt_out(self, epoch: int, unit: int) -> tuple[Indices, Indices]:
         """The samples of an epoch in order, and those that sit out."""

@@ -36,7 +36,8 @@ class ShareSampler(Sampler[list[int]]):
 
     The order is a pure function of (seed, epoch, rank, world size). The epoch advances by itself each
     time the sampler is iterated; set `epoch` to resume. `batch_size` may be changed at any time, the same
-    on all ranks: it holds from the next batch that is drawn.
+    on all ranks: it holds from the next batch that is drawn. An epoch that a checkpoint has left in its middle
+    keeps its order also where it is made with another one.
 
     Args:
         size: samples in the data set.
@@ -127,7 +128,16 @@ class ShareSampler(Sampler[list[int]]):
     def share(self, epoch: int, rank: int | None = None) -> list[int]:
         """Indices of a rank's samples in `epoch`, in order; this rank's unless told otherwise."""
         rank = self._shares.membership.rank if rank is None else rank
-        return self._shares.of(epoch, rank, self.progress.dealt(epoch))
+        begin = self.progress.position if epoch == self.progress.order else Position()
+        return self._share(rank, epoch, self._unit(epoch, begin))
+
+    def _share(self, rank: int, epoch: int, unit: int) -> list[int]:
+        return self._shares.of(epoch, rank, self.progress.dealt(epoch), unit)
+
+    def _unit(self, epoch: int, begin: Position) -> int:
+        """How many samples are dealt out together in an epoch that is read from a position on."""
+        is_dealt_anew = not begin.unit or self.progress.dealt(epoch)
+        return self._shares.unit if is_dealt_anew else begin.unit
 
     def share_among(self, membership: Membership) -> None:
         """Share with other ranks, in iterations that begin from now on."""
@@ -146,7 +156,8 @@ class ShareSampler(Sampler[list[int]]):
         """The batches from a position in an epoch on, each with the position behind it."""
         injection, rank, epoch = self._injection, self._shares.membership.rank, reading.epoch
         readers = range(self._shares.membership.world_size) if injection else [rank]
-        shares = {reader: self.share(epoch, reader) for reader in readers}
+        unit = self._unit(epoch, reading.position)
+        shares = {reader: self._share(reader, epoch, unit) for reader in readers}
         (at, step, _), end = reading.position, len(shares[rank])
         is_rest = bool(self.progress.dealt(epoch))
         while local := self._next_samples(end - at, is_rest=is_rest):
@@ -155,7 +166,7 @@ class ShareSampler(Sampler[list[int]]):
                 batch += injection.received(shares, rank, at, local, [self._seed, epoch, step])
             at, step = at + local, step + 1
             reading.are_all_drawn = not self._next_samples(end - at, is_rest=is_rest)
-            yield batch, Position(at, step, self._shares.unit)
+            yield batch, Position(at, step, unit)
 
     def _next_samples(self, left: int, *, is_rest: bool) -> int:
         """Samples of the next batch that are from this rank's share; 0 if none comes.

@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 
 from relaxcomm import ConfigError
 from relaxcomm.data import Injection, ShareSampler, by_label, dirichlet, disjoint, iid, make_loader, seldp
+from relaxcomm.data.position import Progress
 from relaxcomm.fields.rounding import fewest
 from relaxcomm.network.transport import Membership
 
@@ -131,6 +132,32 @@ def test_an_iteration_that_was_left_disturbs_no_other():
     assert [len(batch) for batch in loader] == counted == [4, 4, 2]
     next(left)
     assert counted == [4, 4, 2, 4]
+
+
+@pytest.mark.parametrize("partition", [iid(), disjoint(), seldp()], ids=repr)
+def test_an_epoch_that_was_left_goes_on_in_its_order_with_another_batch_size(partition):
+    """With drop_last it decides which samples sit out, and so the order."""
+
+    def resumed(rank, batch_size, saved):
+        progress = Progress()
+        progress.restore(saved)
+        of_rank = {"membership": Membership(rank, 3), "progress": progress}
+        return make_loader(
+            range(103), batch_size=batch_size, seed=0, drop_last=True, partition=partition, **of_rank
+        )
+
+    begun = Progress()
+    begun.epoch = 1
+    for rank in range(3):
+        whole = list(chain(*(batch.tolist() for batch in resumed(rank, 4, begun.export()))))
+        read, saved = [], begun.export()
+        for batch_size, batches in ((4, 2), (5, 2), (3, 4)):
+            loader = resumed(rank, batch_size, saved)
+            assert loader.batches_left == (len(whole) - len(read)) // batch_size
+            left = iter(loader)
+            read += chain(*(batch.tolist() for batch in islice(left, batches)))
+            saved = loader.progress.export()
+        assert read == whole[:30]
 
 
 @pytest.mark.parametrize("size", [0, -3, 0.4])
