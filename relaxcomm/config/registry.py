@@ -130,7 +130,7 @@ def primitive(role: str, name: str) -> type[Declared]:
 def include(path: Path) -> list[EntryPoint]:
     """Make known what a package's folder, or a file of Python, declares, without installing it.
 
-    It takes the place of what was included under the same name before.
+    It takes the place of what was included under the same name, or from the same module, before.
 
     Args:
         path: a folder with a pyproject.toml, or a file with primitives and functions that return an
@@ -140,8 +140,9 @@ def include(path: Path) -> list[EntryPoint]:
     """
     forget_failures()
     points = points_in(path)
-    names = {(point.group, point.name) for point in points}
-    _included[:] = [*(one for one in _included if (one.group, one.name) not in names), *points]
+    names, modules = {(point.group, point.name) for point in points}, {point.module for point in points}
+    others = (one for one in _included if (one.group, one.name) not in names and one.module not in modules)
+    _included[:] = [*others, *points]
     algorithms.cache_clear()
     primitives.cache_clear()
     return points

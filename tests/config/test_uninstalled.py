@@ -55,6 +55,29 @@ def test_each_file_is_the_one_that_is_looked_at(tmp_path):
     assert module_at(one) is module_at(one)
 
 
+def test_a_file_that_has_changed_is_run_again(tmp_path):
+    """As in a notebook, where a plug-in is checked, edited and checked again."""
+    for times in (1, 2):  # of one length, in one second
+        file = _file(tmp_path, "plug_edited.py", PLUGIN.format(name="mine", times=times))
+        assert [str(one) for one in check(file) if one.fault] == []
+        assert registry.primitive("partition", "mine")().times == times
+    with pytest.raises(PluginError, match="plug_edited cannot be imported: SyntaxError"):
+        check(_file(tmp_path, "plug_edited.py", "class (:"))
+    _file(tmp_path, "plug_edited.py", PLUGIN.format(name="renamed", times=3))
+    assert {one.subject for one in check(file)} == {"renamed"}
+    assert "mine" not in registry.primitives()["partition"]
+
+
+def test_what_a_file_imports_from_beside_it_is_its_own_and_new(tmp_path):
+    plug = "from plug_helper import TIMES\n" + PLUGIN.format(name="mine", times="TIMES")
+    files = {folder: _file(tmp_path / folder, "plug.py", plug) for folder in ("a", "b")}
+    for folder, times in (("a", 1), ("b", 2), ("a", 333)):
+        _file(tmp_path / folder, "plug_helper.py", f"TIMES = {times}")
+        registry.include(files[folder])
+        assert registry.primitive("partition", "mine")().times == times
+    assert module_at(files["a"]) is module_at(files["a"])
+
+
 @pytest.mark.parametrize("name", ["random.py", "torch.py", "my.plug-in.py"])
 def test_a_file_may_be_called_as_another_module(name, tmp_path):
     found = check(_file(tmp_path, name, PLUGIN.format(name="mine", times=1)))
