@@ -99,31 +99,33 @@ def _check_slots(saved: EngineState, tasks: Mapping[TaskKey, Task], membership: 
     for rule, unit, found in saved.slots:
         task = tasks[rule, unit]
         expected = RuleState(task.rule, task.bucket, membership)
-        made = {role: _kinds(slots.export()) for role, slots in expected.items()}
-        nested = {role: _kinds(slots) for role, slots in found.items()}
-        _check_same(f"slots of rule {rule}, bucket {unit}", nested, {r: s for r, s in made.items() if s})
+        if unknown := sorted(found.keys() - expected.keys()):
+            raise _damaged(f"slots of rule {rule}, bucket {unit} are those of {unknown}")
+        for role, slots in expected.items():
+            _check_same(slots.owner, found.get(role, {}), slots.export())
 
 
 def _check_services(
     saved: EngineState, tasks: Mapping[TaskKey, Task], bound: Bound, membership: Membership
 ) -> None:
-    expected = {}
+    expected: dict[TaskKey, Mapping[str, Tensor]] = {}
     for key, task in tasks.items():
         cx = bound.clock.context(task.rule).at(membership=membership)
         if (served := served_for(task, cx)) is not None:
-            expected[key] = _kinds(served.service.export())
+            expected[key] = served.service.export()
     _check_keys("services", [(rule, unit) for rule, unit, _ in saved.services], expected)
     for rule, unit, found in saved.services:
-        _check_same(f"service of rule {rule}, bucket {unit}", _kinds(found), expected[rule, unit])
+        made = tasks[rule, unit].rule
+        owner = f"{made.exchange!r} with {made.compressor!r} and {made.outer!r}"
+        _check_same(owner, found, expected[rule, unit])
 
 
 def _check_votes(saved: EngineState, algorithm: Algorithm) -> None:
     triggers = Plan(algorithm, ()).votes
     if len(saved.votes.slots) != len(triggers):
         raise _damaged(f"votes on {len(saved.votes.slots)} triggers, and {len(triggers)} vote")
-    for index, (trigger, found) in enumerate(zip(triggers, saved.votes.slots, strict=True)):
-        expected = Slots(trigger.init_vote(), repr(trigger)).export()
-        _check_same(f"votes.slots.{index}", _kinds(found), _kinds(expected))
+    for trigger, found in zip(triggers, saved.votes.slots, strict=True):
+        _check_same(repr(trigger), found, Slots(trigger.init_vote(), repr(trigger)).export())
     if any(index >= len(triggers) for index, _, _ in saved.votes.answers):
         raise _damaged("an answer to a trigger that is not there")
 
@@ -174,13 +176,18 @@ def _check_keys(what: str, found: list[TaskKey], expected: Mapping[TaskKey, Any]
         raise _damaged(f"{what} are of {len(found)} rules and buckets, and {len(expected)} have such")
 
 
-def _check_same(what: str, found: Any, expected: Any) -> None:
-    if found != expected:
-        raise _damaged(f"{what} are {found}, and {expected} belong there")
+def _check_same(owner: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    """What a primitive kept is what it keeps here."""
+    kept, keeps = _in_words(found), _in_words(expected)
+    if kept != keeps:
+        raise ConfigError(
+            f"the saved engine state was made by another version of {owner}: it kept {kept}, and this one "
+            f"keeps {keeps}; use that version, or load another checkpoint"
+        )
 
 
-def _kinds(tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    return {name: kind(tensor) for name, tensor in tensors.items()}
+def _in_words(slots: Mapping[str, Tensor]) -> str:
+    return ", ".join(f"{name} {kind(tensor)}" for name, tensor in sorted(slots.items())) or "nothing"
 
 
 def kind(tensor: Tensor) -> str:

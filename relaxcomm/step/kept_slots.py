@@ -20,7 +20,7 @@ class Slots(MutableMapping[str, Tensor]):
     """
 
     def __init__(self, values: Mapping[str, Tensor], owner: str) -> None:
-        self._kept, self._owner = dict(values), owner
+        self._kept, self.owner = dict(values), owner
         for slot, value in self._kept.items():
             if not isinstance(value, Tensor):
                 raise PluginError(f"init of {owner} made {value!r} as the slot {slot!r}; make a tensor")
@@ -37,7 +37,7 @@ class Slots(MutableMapping[str, Tensor]):
         if not is_like and not is_buffer(slot):  # a checkpoint of it could not be loaded
             got = _form(value) if isinstance(value, Tensor) else repr(value)
             raise PluginError(
-                f"{self._owner} set its slot {slot!r} to {got}, and init made {_form(made)}; a slot keeps "
+                f"{self.owner} set its slot {slot!r} to {got}, and init made {_form(made)}; a slot keeps "
                 "its shape and dtype, so make it in init as it will be, or convert what is assigned"
             )
         self._staged[slot] = value
