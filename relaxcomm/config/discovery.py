@@ -135,8 +135,11 @@ def load(point: EntryPoint) -> Any:
     found = _loaded(point)
     if isinstance(found, Broken):
         raise found.why()
-    if point.group == ALGORITHMS and not _has_signature(found):
-        raise PluginError(f"{shown(found)} is not a function that returns an Algorithm")
+    if point.group == ALGORITHMS and not inspect.isfunction(inspect.unwrap(found)):
+        raise PluginError(
+            f"{shown(found)} is not a function that returns an Algorithm; write one, with def, also around a "
+            "class or a functools.partial"
+        )
     if point.group == PRIMITIVES and not is_primitive(found):
         raise PluginError(f"{shown(found)} is not a complete primitive or topology; {lack_of(found)}")
     if _package(point) not in _OWN_PACKAGES:
@@ -153,13 +156,6 @@ def _check_types(found: Any) -> None:
             f"the types of its parameters cannot be read: {worded(error)}; import them also where it runs, "
             "not under TYPE_CHECKING alone"
         ) from error
-
-
-def _has_signature(target: object) -> bool:
-    try:
-        return callable(target) and inspect.signature(target) is not None
-    except (TypeError, ValueError):  # of some that are built in
-        return False
 
 
 def _loaded(point: EntryPoint) -> Any:

@@ -36,7 +36,7 @@ class ShareSampler(Sampler[list[int]]):
 
     The order is a pure function of (seed, epoch, rank, world size). The epoch advances by itself each
     time the sampler is iterated; set `epoch` to resume. `batch_size` may be changed at any time, the same
-    on all ranks: it holds from the next batch that is drawn. An epoch that a checkpoint has left in its middle
+    on all ranks: it holds from the next batch that is drawn. An epoch that a checkpoint left in its middle
     keeps its order also where it is made with another one.
 
     Args:

@@ -1,5 +1,6 @@
 """Entry points of other packages, which may be anything: what is broken is left out, with one warning."""
 
+import functools
 import sys
 import types
 import warnings
@@ -71,6 +72,7 @@ def test_nobody_takes_a_bundled_name(install):
         ({"protocol": float("nan")}, "is nan; it is a whole number"),
         ({"thing": 3}, "3 is not a function that returns an Algorithm"),
         ({"thing": dict}, "is not a function that returns an Algorithm"),
+        ({"thing": functools.partial(build)}, "is not a function that returns an Algorithm; write one, with"),
         ({"thing": build, "group": discovery.PRIMITIVES}, "is not a complete primitive"),
         ({"thing": Undecorated, "group": discovery.PRIMITIVES}, "write @frozen above it"),
     ],
