@@ -65,6 +65,11 @@ class _Generator(GenerateJsonSchema):
     def p_arguments_schema(self, arguments: Any, var_args_schema: Any) -> Schema:
         raise TypeError("an argument that is given by its place alone")
 
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> Schema:
+        if "default_factory" in schema and not schema.get("default_factory_takes_data"):
+            schema = {**schema, "default": schema["default_factory"]()}  # type: ignore[call-arg]
+        return super().default_schema(schema)
+
     def encode_default(self, dft: Any) -> Any:
         return spell(dft) if _is_spelt(dft) else super().encode_default(dft)
 
@@ -77,7 +82,7 @@ def make_schema() -> Schema:
         ['algorithm']
     """
     top = _resolve(Config.model_json_schema(schema_generator=_Generator))
-    definitions = {"algorithm": _algorithms(), "rule": _rule()}
+    definitions = {"algorithm": _algorithms(), "rule": parameters_schema(Rule)}
     top["properties"]["task"] = _task(top["properties"]["task"])
     for role, found in registry.primitives().items():
         definitions[role] = _primitives(found)
@@ -189,14 +194,6 @@ def _each(found: Mapping[str, Any]) -> Iterator[tuple[str, Schema]]:
             yield name, parameters_schema(target)
         except PluginError as error:
             warnings.warn(f"{name!r} is left out of the schema: {error}", stacklevel=4)
-
-
-def _rule() -> Schema:
-    made = parameters_schema(Rule)
-    for one in dataclasses.fields(Rule):
-        if one.default_factory is not dataclasses.MISSING:
-            made["properties"][one.name]["default"] = spell(one.default_factory())
-    return made
 
 
 def _task(made: Schema) -> Schema:

@@ -3,6 +3,7 @@
 import copy
 import json
 import re
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -350,6 +351,20 @@ def test_what_the_schema_tells_an_editor():
     assert made["properties"]["bucket_bytes"]["description"] == "capacity of a bucket, in bytes."
     assert made["$defs"]["rule"]["properties"]["trigger"]["default"] == "every_step"
     assert "samples a worker and step" in json.dumps(made["properties"]["data"])
+
+
+def test_a_default_that_is_made_is_told():
+    @frozen
+    class made(_Test):
+        """Has lists."""
+
+        at: list[int] = field(default_factory=lambda: [2, 5])
+        of: dict[str, int] = field(default_factory=dict)
+
+        facts: ClassVar[CompressorFacts] = identity.facts
+
+    properties = parameters_schema(made)["properties"]
+    assert {name: one["default"] for name, one in properties.items()} == {"at": [2, 5], "of": {}}
 
 
 def test_a_default_that_is_a_primitive_is_spelt_as_in_yaml():
