@@ -23,7 +23,7 @@ from relaxcomm.composition.rule import Rule
 from relaxcomm.config import Config, registry
 from relaxcomm.errors import PluginError, worded
 from relaxcomm.fields import docstrings
-from relaxcomm.fields.frozen import Declared
+from relaxcomm.fields.frozen import Declared, is_default
 from relaxcomm.tasks.task_loader import BUNDLED
 
 Schema: TypeAlias = dict[str, Any]
@@ -135,7 +135,7 @@ def spell(value: object) -> object:
     arguments = {
         one.name: spell(getattr(value, one.name))
         for one in dataclasses.fields(value)  # type: ignore[arg-type]  # made by @frozen
-        if getattr(value, one.name) != one.default
+        if not is_default(one, getattr(value, one.name))
     }
     return {type(value).__name__: arguments} if arguments else type(value).__name__
 

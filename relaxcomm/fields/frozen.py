@@ -125,11 +125,12 @@ def _check_facts(cls: type, kind: type[Any]) -> None:
 
 def _without_defaults(self: Any) -> str:
     shown = [(field, getattr(self, field.name)) for field in fields(self)]
-    given = [f"{field.name}={value!r}" for field, value in shown if not _is_default(field, value)]
+    given = [f"{field.name}={value!r}" for field, value in shown if not is_default(field, value)]
     return f"{type(self).__name__}({', '.join(given)})"
 
 
-def _is_default(field: Any, value: object) -> bool:
+def is_default(field: Any, value: object) -> bool:
+    """Whether an argument of a dataclass has its default."""
     if field.default is not MISSING:
         return bool(value == field.default)
     return bool(field.default_factory is not MISSING and value == field.default_factory())

@@ -365,6 +365,7 @@ def test_a_default_that_is_made_is_told():
 
     properties = parameters_schema(made)["properties"]
     assert {name: one["default"] for name, one in properties.items()} == {"at": [2, 5], "of": {}}
+    assert spell(made(at=[2, 5], of={"a": 1})) == {"made": {"of": {"a": 1}}}
 
 
 def test_a_default_that_is_a_primitive_is_spelt_as_in_yaml():
