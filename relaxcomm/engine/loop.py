@@ -47,7 +47,7 @@ class Loop:
         self.turns = OptimizerTurns(step.bound.replica)
         """Which optimizers have stepped in this step."""
         self._opened = False  # the first optimizer's step has begun, and not every one has ended
-        self._replaced: list[tuple[Tensor, Tensor]] = []  # gradients, while an optimizer steps
+        self._replaced: list[tuple[Tensor, Tensor, Tensor]] = []  # gradients, while an optimizer steps
 
     def follow(self, step: Step, between: Between | None) -> None:
         """From now on do this in a step, and tell somebody of its end."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -12,13 +10,13 @@ from relaxcomm.tensors.items import local
 from relaxcomm.tensors.memory_order import laid_out_like
 
 
-def lay_out_as_parameters(optimizer: Optimizer) -> list[tuple[Tensor, Tensor]]:
+def lay_out_as_parameters(optimizer: Optimizer) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Give gradients and moments the strides of their parameters, where an optimizer's groups are fused.
 
     A view into a flat buffer lies as the parameter did when the buffer was laid out, maybe in another memory
     format; so does a moment that was made before the model was converted, or a tensor of the training loop's.
 
-    Returns: parameters with the gradients in whose place copies are, for `put_back` after the step.
+    Returns: parameters, their gradients, and the copies in whose place they are put back after the step.
     """
     replaced = []
     for group in optimizer.param_groups:
@@ -27,7 +25,7 @@ def lay_out_as_parameters(optimizer: Optimizer) -> list[tuple[Tensor, Tensor]]:
                 continue
             laid_out = _laid_out(parameter, parameter.grad)
             if laid_out is not parameter.grad:
-                replaced.append((parameter, parameter.grad))
+                replaced.append((parameter, parameter.grad, laid_out))
                 parameter.grad = laid_out
             if not local(parameter).is_contiguous():  # seldom, so that moments are not looked at in each step
                 kept = optimizer.state.get(parameter, {})
@@ -36,12 +34,16 @@ def lay_out_as_parameters(optimizer: Optimizer) -> list[tuple[Tensor, Tensor]]:
     return replaced
 
 
-def put_back(replaced: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """Make `.grad` again what `lay_out_as_parameters` has replaced, as the optimizer has left its copy."""
-    for parameter, gradient in replaced:
-        if parameter.grad is not None:
-            local(gradient).copy_(local(parameter.grad))
-        parameter.grad = gradient
+def put_back(replaced: list[tuple[Tensor, Tensor, Tensor]]) -> None:
+    """Make `.grad` again what `lay_out_as_parameters` has replaced, as the optimizer has left its copy.
+
+    Where a hook or the optimizer itself has cleared it meanwhile, or put another in its place, that stays.
+    """
+    for parameter, gradient, laid_out in replaced:
+        local(gradient).copy_(local(laid_out))  # who holds it looks at it there
+        if parameter.grad is laid_out:
+            parameter.grad = gradient
+    replaced.clear()  # nobody but the parameter is to hold its gradient
 
 
 def _laid_out(parameter: Tensor, values: Tensor) -> Tensor:

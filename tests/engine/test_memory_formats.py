@@ -51,8 +51,11 @@ class Training:
             self.model(torch.randn(2, 3, 8, 8)).square().mean().backward()
             self.optimizer.step()
 
-    def flat(self):
-        return torch.cat([one.detach().flatten() for one in self.model.parameters()])
+    def end(self):
+        """Where it is, before the engine is closed."""
+        flat = torch.cat([one.detach().flatten() for one in self.model.parameters()])
+        self.engine.close()
+        return flat
 
 
 def saved(algorithm, memory_format):
@@ -63,7 +66,7 @@ def saved(algorithm, memory_format):
         run.steps(*range(5))
         states = copy.deepcopy(run.engine.run_state_dict())
         run.steps(*range(5, 9))
-        return states, run.flat()
+        return states, run.end()
 
     states, ends = zip(*simulate(rank, 3), strict=True)
     return list(states), list(ends)
@@ -78,7 +81,7 @@ def resumed(states, algorithm, memory_format, size=3):
         mine = mine[group.rank()] if size == len(states) else run.engine.carry_run_state_dicts(mine)
         run.engine.load_run_state_dict(mine)
         run.steps(*range(5, 9))
-        return run.flat()
+        return run.end()
 
     return simulate(rank, size)
 
@@ -104,7 +107,7 @@ def test_a_model_is_converted_in_mid_run(algorithm, begins_last):
         run.model.to(memory_format=now)
         run.steps(*range(3, 6))
         run.engine.close()  # with late gradients
-        return run.flat()
+        return run.end()
 
     as_it_was, converted = (simulate(partial(rank, now=now), 3)[0] for now in (FIRST, LAST))
     torch.testing.assert_close(converted, as_it_was, rtol=1e-4, atol=1e-6)
@@ -125,7 +128,7 @@ def test_a_switch_carries_residuals_over_from_the_other_format():
         run.engine.load_run_state_dict(copy.deepcopy(states[group.rank()]))
         run.engine.switch(ALGORITHMS["residuals"])
         run.steps(*range(5, 9))
-        return run.flat()
+        return run.end()
 
     first, last = (simulate(lambda group, one=one: rank(group, one), 3) for one in (FIRST, LAST))
     for one, other in zip(first, last, strict=True):
@@ -159,3 +162,32 @@ def test_moments_that_are_older_than_the_format_are_saved_as_they_are_read():
 
     whole, restarted = (simulate(partial(rank, restarts=restarts), 1)[0] for restarts in (False, True))
     torch.testing.assert_close(restarted, whole, rtol=0, atol=0)
+
+
+class Zeroing(torch.optim.SGD):
+    def step(self, closure=None):
+        super().step(closure)
+        self.zero_grad()
+
+
+def test_gradients_that_a_step_has_cleared_stay_so():
+    def rank(group, fused, hangs):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Conv2d(8, 8, 3))
+        kind = torch.optim.SGD if hangs else Zeroing
+        optimizer = kind(model.parameters(), lr=0.01, fused=fused)
+        if hangs:
+            optimizer.register_step_post_hook(lambda *_: optimizer.zero_grad())
+        config = {"algorithm": "bsp", "bucket_bytes": 1024}
+        with attach(model, optimizer, config, process_group=group):
+            for step in range(4):
+                model.to(memory_format=LAST if step else FIRST)
+                torch.manual_seed(10 * step + group.rank())
+                model(torch.randn(2, 3, 8, 8)).square().mean().backward()
+                optimizer.step()
+                assert all(one.grad is None for one in model.parameters())
+        return torch.cat([one.detach().flatten() for one in model.parameters()])
+
+    for hangs in (False, True):
+        plain, fused = (simulate(partial(rank, fused=one, hangs=hangs), 3)[0] for one in (False, True))
+        torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-6)
