@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.config.unread_keys import check_quorum, check_workers, warn_of_idle_guard, warn_of_unread
-from relaxcomm.engine import attach_arguments, device_checks
+from relaxcomm.engine import attach_arguments, device_checks, run_warnings
 from relaxcomm.engine.attach_arguments import Given
 from relaxcomm.engine.binding import bind
 from relaxcomm.engine.connecting import connect
@@ -30,7 +30,7 @@ from relaxcomm.network import InProcessGroup, TorchTransport, Transport, elastic
 from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.sharding import place_shards
-from relaxcomm.step import replicas
+from relaxcomm.step import optimizer_states, replicas
 from relaxcomm.system.environment import address_to_join
 from relaxcomm.system.mpi import unread_processes
 from relaxcomm.system.slurm import unused_tasks
@@ -119,7 +119,7 @@ def _agree(transport: Transport, given: Given) -> dict[str, str]:
     Raises: ConfigError, CompositionError, UsageError: on every rank.
     """
     facts: dict[str, str] = {}
-    gpu, problem = "", given.problem
+    gpu, problem, moments = "", given.problem, None
     if (settings := given.settings) is not None:
         try:
             named = named_parameters(given.model)
@@ -132,11 +132,14 @@ def _agree(transport: Transport, given: Given) -> dict[str, str]:
             check_quorum(settings, size)
             if settings.membership.elastic:
                 check_elastic(transport)
+            if not settings.algorithm.lets_replicas_differ:
+                moments = optimizer_states.fingerprint(given.optimizers)
         except Exception as error:
             problem = problem or error
-    reports = share(transport, problem, (digest(facts), gpu), "attach()")
-    compare_digests(transport, [theirs for theirs, _ in reports], facts, "attach()")
-    device_checks.check_gpus([theirs for _, theirs in reports])
+    reports = share(transport, problem, (digest(facts), gpu, moments), "attach()")
+    compare_digests(transport, [theirs for theirs, _, _ in reports], facts, "attach()")
+    device_checks.check_gpus([theirs for _, theirs, _ in reports])
+    run_warnings.warn_of_unequal_moments(transport, [theirs for *_, theirs in reports])
     return facts
 
 

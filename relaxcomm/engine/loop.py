@@ -68,6 +68,7 @@ class Loop:
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Exchange no gradients inside."""
+        loop_checks.forget_given_up(self.step)
         before, self._paused = self._paused, True
         try:
             yield
@@ -127,8 +128,9 @@ class Loop:
 
     def backward_begins(self) -> None:
         """A backward has reached the model's output, or a parameter."""
-        if not self.turns.stepped:
-            self._opened = False  # the step of another batch has failed
+        self._opened = self._opened and bool(self.turns.stepped)  # else another batch's step has failed
+        if self._paused:
+            loop_checks.forget_given_up(self.step)
         self._hooks.end_of_backward.await_it()
 
     @callback

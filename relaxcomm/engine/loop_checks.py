@@ -31,13 +31,29 @@ def abort_failed(loop: StepOwner, *, failed: bool) -> None:
         loop.abort_step()
 
 
+def forget_given_up(step: Step) -> None:
+    """Count gradients as not exchanged where nothing is left of them: their batch was given up.
+
+    Of what keeps state or was voted on, something is left elsewhere. Inside join() ranks without data follow
+    one exchange a step. A rank that alone gives a batch up is a step behind, which its next exchange shows.
+    """
+    backward, bound = step.backward, step.bound
+    adds_up = all(bucket.firing.accumulates for bucket in backward.buckets)
+    if not (backward.exchanged and adds_up) or step.inputs.active or bound.plan.ballot(bound.clock.step):
+        return
+    if not bound.replica.has_gradients():
+        backward.tick()
+
+
 def check_not_exchanged(step: Step) -> None:
     """Raise UsageError for a backward under no_sync that adds to gradients which all ranks have."""
     if step.backward.exchanged:
         raise UsageError(
             f"backward under no_sync() in step {step.bound.clock.step}, after a backward outside: "
             f"{step.bound.algorithm.name} has exchanged this step's gradients, and what is added now would "
-            "be this worker's alone. Run the last backward of each step outside no_sync()"
+            "be this worker's alone. Run the last backward of each step outside no_sync(); to give up a "
+            "batch after its backward, call optimizer.zero_grad() and then optimizer.step() all the same, "
+            "which changes nothing"
         )
 
 

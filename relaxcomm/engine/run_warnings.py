@@ -10,12 +10,31 @@ import torch
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.config import Phase
+from relaxcomm.network import Transport
 from relaxcomm.roles import VotingTrigger
 from relaxcomm.step.bound import Bound
 from relaxcomm.tensors.digest import checksum
 
 LOGGER = logging.getLogger("relaxcomm")
 """For warnings, of rank 0; without any configuration Python shows them on stderr."""
+
+
+def warn_of_unequal_moments(transport: Transport, told: Sequence[str | None]) -> None:
+    """Before the first step: optimizers hold different moments, by which replicas part that are to be equal.
+
+    Args:
+        transport: to the other ranks.
+        told: a fingerprint of each process's, None where there is none.
+    """
+    shards = 1 if transport.shards is None else transport.shards.membership.world_size
+    differ = any(len(set(told[shard::shards])) > 1 for shard in range(shards))
+    if differ and None not in told and not transport.process.rank:
+        LOGGER.warning(
+            "relaxcomm: at attach() the ranks' optimizers hold different state (momentum, moments), so that "
+            "replicas that are to be equal part in the first step. After an algorithm under which they "
+            "differ call engine.switch(), which averages the state, in place of close() and attach(); else "
+            "load one checkpoint on all ranks, or make the optimizer anew"
+        )
 
 
 def warn_of_idle(bound: Bound, phases_to_come: Sequence[Phase], unstepped: int) -> None:

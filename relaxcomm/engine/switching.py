@@ -86,6 +86,8 @@ def come_to_rest(step: Step) -> None:
     bound.flags.raise_if_bad()
     bound.votes.drain()
     is_loaded = bool(bound.replica.loaded.changed())
+    if is_loaded:
+        step.backward.overtake()
     with kept_replica.kept(bound) if is_loaded else nullcontext():  # what is late is of other weights
         served.step_aside(bound, step.parameters.asked())
         step.parameters.drain()

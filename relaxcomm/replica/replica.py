@@ -170,6 +170,10 @@ class Replica:
         check_untrained(missing, slots, self.optimizers, self.scaler)
         return found
 
+    def has_gradients(self) -> bool:
+        """Whether any `.grad` holds another number than zero; the host waits for those that are there."""
+        return any(item.grad is not None and bool(item.grad.any()) for item in self.parameters)
+
     def clear_gradients(self) -> None:
         """Make `.grad` None everywhere."""
         for item in self.parameters:

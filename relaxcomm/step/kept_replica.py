@@ -72,10 +72,10 @@ class Kept:
 
 
 def _buffers(replica: Replica) -> dict[str, Tensor]:
-    """Copies of the buffers that an average replaces, or may."""
-    return {
-        item.name: item.tensor.detach().clone() for item in (*replica.buffers(), *replica.maybe_buffers())
-    }
+    """Copies of the buffers that an average replaces, or may, and of the counts that statistics go with."""
+    names = {item.name for item in (*replica.buffers(), *replica.maybe_buffers())}
+    names |= moved_by_forwards(replica.model)
+    return {name: one.detach().clone() for name, one in replica.model.named_buffers() if name in names}
 
 
 def _form(tensor: Tensor) -> tuple[object, ...]:

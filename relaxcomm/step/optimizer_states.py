@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import hashlib
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from relaxcomm.replica.buffers import can_be_copied
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.world import World
+from relaxcomm.tensors.digest import checksum
 from relaxcomm.tensors.items import Item, local
 
 StateKey: TypeAlias = tuple[int, str]
@@ -125,6 +128,28 @@ def without_means(replica: Replica, world: World, names: Collection[str]) -> tup
         if not have_means(one[key] for one in ranks if key in one)
     }
     return copied, order.index(max(order)) // size
+
+
+def fingerprint(optimizers: Iterable[Optimizer]) -> str | None:
+    """Differs where what optimizers hold of their parameters does; None where that is more than numbers.
+
+    The host waits for each device once.
+    """
+    kinds: list[object] = []
+    sums: defaultdict[torch.device, list[Tensor]] = defaultdict(list)
+    for optimizer in optimizers:
+        for parameter in (one for group in optimizer.param_groups for one in group["params"]):
+            kinds.append("parameter")
+            for name, value in sorted(optimizer.state.get(parameter, {}).items()):
+                if isinstance(value, Tensor) and (not value.dim() or _has_mean(value)):
+                    kinds.append((name, value.shape, value.dtype))
+                    sums[value.device].append(checksum(local(value)))
+                elif value is None or isinstance(value, int | float):
+                    kinds.append((name, value))
+                else:
+                    return None
+    told = repr((kinds, [torch.stack(found).tolist() for found in sums.values()]))
+    return hashlib.sha256(told.encode()).hexdigest()
 
 
 def states_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from contextlib import redirect_stderr
+from functools import partial
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from relaxcomm.config import load
 from relaxcomm.engine.run_warnings import warn_of_short_run
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.primitives import all_reduce, every, parameters, relative_gradient_change
+from relaxcomm.step.optimizer_states import fingerprint
 from relaxcomm.training.results import Point, RankRecord, merge
 from tests.engine.harness import in_process, on_gloo, train
 from tests.models import CASES, make_optimizer
@@ -259,3 +261,68 @@ def test_a_rank_alone_says_so(monkeypatch):
         "relaxcomm: 1 rank, local_sgd, alone: several are started by torchrun, or meet by init_process_group "
         "before attach\n"
     )
+
+
+def attached_with_state(world, algorithm, prepare, kind):
+    """Attach with an optimizer that holds something already."""
+    model = CASES["toy"].model()
+    optimizer = kind(model.parameters(), lr=0.01)
+    prepare(world, model, optimizer)
+    with world.attach(model, optimizer, {"algorithm": algorithm}):
+        pass
+
+
+def alone(world, model, optimizer):
+    CASES["toy"].local_loss(model, 0, world.rank).backward()
+    optimizer.step()
+
+
+def on_rank_0(world, model, optimizer):
+    if world.rank == 0:
+        alone(world, model, optimizer)
+
+
+def alike(world, model, optimizer):
+    CASES["toy"].local_loss(model, 0, 0).backward()
+    optimizer.step()
+    if world.rank:  # as a checkpoint that each rank reads
+        optimizer.load_state_dict(optimizer.state_dict())
+
+
+def codes(world, model, optimizer):
+    alone(world, model, optimizer)
+    for state in optimizer.state.values():
+        state["codes"] = torch.full((3,), world.rank, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("kind", [partial(torch.optim.SGD, momentum=0.9), torch.optim.Adam])
+@pytest.mark.parametrize(
+    ("algorithm", "prepare", "warns"),
+    [
+        ("bsp", alone, True),
+        ("topk_sgd", on_rank_0, True),
+        ("bsp", alike, False),
+        ("bsp", codes, False),
+        ("local_sgd", alone, False),
+    ],
+)
+def test_moments_by_which_replicas_part_are_told_of_at_attach(caplog, kind, algorithm, prepare, warns):
+    in_process(attached_with_state, 3, algorithm, prepare, kind)
+    said = [one for one in caplog.messages if "never exchanged" not in one]
+    matches(said, [r"at attach\(\) the ranks' optimizers hold different .*engine.switch\(\)"] * warns)
+
+
+def test_moments_are_compared_with_one_wait(monkeypatch):
+    """On a GPU each look at a number would be a wait of the host."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(5)))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    looks = []
+    for name in ("item", "tolist", "__bool__", "cpu"):
+        real = getattr(torch.Tensor, name)
+        monkeypatch.setattr(
+            torch.Tensor, name, lambda self, *args, real=real: looks.append(real) or real(self, *args)
+        )
+    assert fingerprint([optimizer])
+    assert len(looks) == 1

@@ -692,3 +692,27 @@ def test_what_is_known_of_loads_outlasts_a_change_of_ranks(evaluated):
             model.load_state_dict(trained)
         assert loaded.others() == []
         train(model, optimizer)
+
+
+@pytest.mark.parametrize("ends", [closes, switches_to_bsp])
+def test_nor_are_they_in_a_momentum_after_the_end(ends):
+    def program(group):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
+        settings = {"algorithm": "delayed_sgd", "bucket_bytes": 150}
+        engine = relaxcomm.attach(model, optimizer, settings, process_group=group)
+        for step in range(4):
+            model(
+                torch.full((2, 3), 1.0 + group.rank() + step, dtype=torch.float64)
+            ).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        before = [optimizer.state[one]["momentum_buffer"].clone() for one in model.parameters()]
+        model.load_state_dict(other(model))
+        ends(engine, model)
+        after = [optimizer.state[one]["momentum_buffer"].clone() for one in model.parameters()]
+        engine.close()
+        torch.testing.assert_close(after, [0.5 * one for one in before])
+
+    relaxcomm.simulate(program, 3)
