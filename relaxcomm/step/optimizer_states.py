@@ -139,8 +139,12 @@ def fingerprint(optimizers: Iterable[Optimizer]) -> str | None:
     sums: defaultdict[torch.device, list[Tensor]] = defaultdict(list)
     for optimizer in optimizers:
         for parameter in (one for group in optimizer.param_groups for one in group["params"]):
+            state = optimizer.state.get(parameter, {})
+            if state is None:  # as ZeroRedundancyOptimizer has of those that other ranks step
+                return None
             kinds.append("parameter")
-            for name, value in sorted(optimizer.state.get(parameter, {}).items()):
+            for name in sorted(state, key=str):
+                value = state[name]
                 if isinstance(value, Tensor) and (not value.dim() or _has_mean(value)):
                     kinds.append((name, value.shape, value.dtype))
                     sums[value.device].append(checksum(local(value)))

@@ -295,6 +295,14 @@ def codes(world, model, optimizer):
         state["codes"] = torch.full((3,), world.rank, dtype=torch.uint8)
 
 
+def parts(world, model, optimizer):
+    """As `ZeroRedundancyOptimizer.load_state_dict` leaves it."""
+    alone(world, model, optimizer)
+    for index, parameter in enumerate(optimizer.state):
+        if index % world.size != world.rank:
+            optimizer.state[parameter] = None
+
+
 @pytest.mark.parametrize("kind", [partial(torch.optim.SGD, momentum=0.9), torch.optim.Adam])
 @pytest.mark.parametrize(
     ("algorithm", "prepare", "warns"),
@@ -303,6 +311,7 @@ def codes(world, model, optimizer):
         ("topk_sgd", on_rank_0, True),
         ("bsp", alike, False),
         ("bsp", codes, False),
+        ("bsp", parts, False),
         ("local_sgd", alone, False),
     ],
 )
