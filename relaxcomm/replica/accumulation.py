@@ -57,7 +57,7 @@ class Accumulation:
             self._squares += squared_norm(added) / self._expected
             self._expected = None
         self._norm = squared_norm(now)
-        self._before = list(now)
+        self._before = now
 
     def seen(self, scale: float) -> MicroGradients:
         """What was accumulated since the step began, unscaled."""
