@@ -169,6 +169,7 @@ def _part(world: World, config: dict[str, Any], begin: int, end: int, saved: lis
             world.group.sleep(100.0 - world.group.time())
             kept = {name: value.clone() for name, value in model.state_dict().items()}, state
     if end == 7:
+        engine.close(average=False)
         return history, kept
     engine.close()
     return [*history, values(model)], None
