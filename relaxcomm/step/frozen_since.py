@@ -127,13 +127,15 @@ def clear_frozen(bucket: Bucket, gradients: Sequence[Tensor], trained: Tensor) -
         gradients[index].masked_fill_(trained[index] == 0, 0)
 
 
-def keep_at_rest(bucket: Bucket, resting: AtRest, base: Tensor | None, value: Tensor) -> None:
-    """Let `value` be `base` where a parameter rests, as an optimizer skips what has no gradient."""
+def keep_at_rest(bucket: Bucket, resting: AtRest, base: Tensor | None, value: Tensor) -> Tensor:
+    """`value`, but `base` where a parameter rests, as an optimizer skips what has no gradient."""
     if base is None or not resting:
-        return
+        return value
+    value = value.clone()  # the outer may keep what it has returned
     before, after = bucket.views(base), bucket.views(value)
     for index, rests in resting:
         after[index].copy_(before[index].where(rests, after[index]))
+    return value
 
 
 def _is_agreed_on(bound: Bound, task: Task) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from relaxcomm.roles import Context
+from relaxcomm.roles import Context, State
 from relaxcomm.roles.outer import applied
 from relaxcomm.roles.payload import finalized, read
 from relaxcomm.step.bound import Bound
@@ -19,6 +19,7 @@ from relaxcomm.step.frozen_since import AtRest, at_rest_alone, keep_at_rest
 from relaxcomm.step.plan import Task
 from relaxcomm.step.state import RuleState
 from relaxcomm.step.world import World
+from relaxcomm.tensors.unshared import UnsharedState
 
 
 class Transfer:
@@ -95,7 +96,7 @@ class Transfer:
 
     def read(self, out: Tensor) -> Tensor:
         """Fill `out` (`[numel]`) with what is exchanged, and return it."""
-        return read(self.task.rule.payload, self._read_in, self.task.bucket, self.slots["payload"], out)
+        return read(self.task.rule.payload, self._read_in, self.task.bucket, self._kept("payload", out), out)
 
     def read_or_leave(self, out: Tensor) -> Tensor:
         """The same, but leave it to the compressor where that makes what it encodes, one pass less."""
@@ -120,7 +121,7 @@ class Transfer:
         """
         rule, self._message = self.task.rule, message
         cx = self._read_in.at(divided=True) if divided else self._read_in
-        running = rule.exchange.run(cx, message, rule.compressor, self.slots["compressor"])
+        running = rule.exchange.run(cx, message, rule.compressor, self._kept("compressor", message))
         return (yield from labelled(self.task.label, rule, running, len(message)))
 
     def launch(
@@ -177,7 +178,7 @@ class Transfer:
     def finalize(self, result: Tensor) -> Tensor:
         """Make a combined result into the payload's."""
         payload, cx = self.task.rule.payload, self._applied_in()
-        return finalized(payload, cx, self.task.bucket, self.slots["payload"], result)
+        return finalized(payload, cx, self.task.bucket, self._kept("payload", result), result)
 
     def measure(self, finalized: Tensor) -> Tensor:
         """What the outer optimizer wants to know before anything is written."""
@@ -203,15 +204,15 @@ class Transfer:
 
         Returns: what was written.
         """
-        rule, bucket, payload = self.task.rule, self.task.bucket, self.slots["payload"]
-        cx = self._applied_in()
+        rule, bucket, cx = self.task.rule, self.task.bucket, self._applied_in()
+        payload = self._kept("payload", *(() if into is None else (into,)))  # other memory is its to keep
         base = rule.payload.base(cx, bucket, payload)
         value = finalized if base is None else finalized.to(base.dtype)
         cx = cx.at(measured=measured, out=value if good is True and self._is_own(value) else None)
         if rule.exchange.facts.returns != "base":
             resting = resting or at_rest_alone(self.task, value, base)
-            value = applied(rule.outer, cx, bucket, self.slots["outer"], value, base)
-            keep_at_rest(bucket, resting, base, value)
+            value = applied(rule.outer, cx, bucket, self._kept("outer", value), value, base)
+            value = keep_at_rest(bucket, resting, base, value)
         if into is not None:
             if value.data_ptr() != into.data_ptr():
                 into.copy_(value)
@@ -221,6 +222,10 @@ class Transfer:
         if not self.is_overtaken:
             rule.payload.write(cx, bucket, payload, value, self.snapshot)
         return value
+
+    def _kept(self, role: str, *lent: Tensor) -> State:
+        """The slots of a primitive, while it is lent memory that is written into later."""
+        return UnsharedState(self.slots[role], *lent, self.task.bucket)
 
     def _applied_in(self) -> Context:
         """What primitives may know when a result is applied: as when it was read, or of now if it is late."""

@@ -73,7 +73,7 @@ class ef21(Memory):
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         difference = (tensor - state[_ESTIMATE]).to(tensor.dtype)
-        coding = self.compressor.encode_decode(cx, difference, inner_state(state), keep_sent=True)
+        coding = self.compressor.encode_decode(cx, difference, inner_state(state, difference), keep_sent=True)
         change, sent = yield from coding
         assert sent is not None
         state[_ESTIMATE] = state[_ESTIMATE] + as_dense(sent, tensor)

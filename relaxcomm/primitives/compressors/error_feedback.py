@@ -95,7 +95,7 @@ class error_feedback(Memory):
         else:
             torch.add(tensor, state[_RESIDUAL], alpha=self.decay, out=corrected)
         sendable = state[_ROUNDED].copy_(corrected) if _ROUNDED in state else corrected
-        coding = self.compressor.encode_decode(cx, sendable, inner_state(state), keep_sent=True)
+        coding = self.compressor.encode_decode(cx, sendable, inner_state(state, sendable), keep_sent=True)
         result, sent = yield from coding
         assert sent is not None
         state[_SPARE] = state[_RESIDUAL]

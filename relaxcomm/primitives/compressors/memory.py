@@ -13,6 +13,7 @@ from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Sparse
 from relaxcomm.tensors.shards import NestedState
+from relaxcomm.tensors.unshared import UnsharedState
 
 _INNER = 0
 
@@ -59,6 +60,6 @@ def subtract(tensor: Tensor, sent: Tensor | Sparse) -> Tensor:
     return tensor
 
 
-def inner_state(state: State) -> State:
-    """The slots of the inner compressor among those of the outer one."""
-    return NestedState(state, _INNER)
+def inner_state(state: State, lent: Tensor) -> State:
+    """The slots of the inner compressor among those of the outer one, whose memory it codes."""
+    return UnsharedState(NestedState(state, _INNER), lent)

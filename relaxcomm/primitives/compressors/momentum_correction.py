@@ -76,9 +76,8 @@ class momentum_correction(Memory):
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         velocity = torch.add(tensor, state[_VELOCITY], alpha=self.momentum)
         gathered = state[_RESIDUAL] + velocity
-        coding = self.compressor.encode_decode(
-            cx, gathered.to(tensor.dtype), inner_state(state), keep_sent=True
-        )
+        sendable = gathered.to(tensor.dtype)
+        coding = self.compressor.encode_decode(cx, sendable, inner_state(state, sendable), keep_sent=True)
         result, sent = yield from coding
         assert sent is not None
         if isinstance(sent, Sparse):

@@ -18,6 +18,7 @@ from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import ALL_KINDS, Sparse
 from relaxcomm.tensors.precision import HALVES
 from relaxcomm.tensors.shards import NestedState
+from relaxcomm.tensors.unshared import UnsharedState
 from relaxcomm.topology import Topology
 
 _COPY, _DISAGREEMENT = "public_copy", "disagreement"
@@ -53,7 +54,8 @@ class PublicCopyGossip(OverGraph):
         difference = state[_MESSAGE]
         for out, x, public, disagreement in _chunks(difference, tensor, state[_COPY], state[_DISAGREEMENT]):
             out.copy_(self._difference(x, public, disagreement))
-        coding = compressor.encode_decode(cx, difference, NestedState(state, _INNER), keep_sent=True)
+        inner = UnsharedState(NestedState(state, _INNER), difference)
+        coding = compressor.encode_decode(cx, difference, inner, keep_sent=True)
         change, sent = yield from mix(cx, self.graph(cx.topology), coding)
         assert sent is not None
         self._follow(state, change, sent)

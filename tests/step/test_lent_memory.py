@@ -1,0 +1,182 @@
+"""A slot may be assigned what a primitive was given: what others write into later is kept as a copy."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from relaxcomm import Algorithm, Rule, attach, simulate
+from relaxcomm.plugin import Compressor, CompressorFacts, Dense, Outer, Payload, frozen
+from relaxcomm.primitives import (
+    all_reduce,
+    average,
+    choco_gossip,
+    deltas,
+    error_feedback,
+    gradients,
+    momentum_correction,
+    parameters,
+    scatter_gather,
+    sgd,
+)
+
+
+def as_given(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+@frozen
+class looking_ahead(Outer):
+    """Keeps the result as it is, or a copy: either way the next step must find what it was."""
+
+    facts = replace(average.facts, averages=False, slots={"last": "equal"})
+    kept: ClassVar[Callable[[Tensor], Tensor]] = staticmethod(as_given)
+
+    def init(self, bucket):
+        return {"last": bucket.zeros()}
+
+    def apply(self, cx, bucket, state, result, base):
+        last = state["last"]
+        state["last"] = self.kept(result)
+        return result + 0.5 * (result - last)
+
+
+@frozen
+class returning(Outer):
+    """Keeps what it returns, into which the engine writes where a parameter is frozen."""
+
+    facts = replace(sgd.facts, slots={"last": "equal"})
+    kept = staticmethod(as_given)
+
+    def init(self, bucket):
+        return {"last": bucket.copy()}
+
+    def apply(self, cx, bucket, state, result, base):
+        moved = base - 0.5 * result + 0.1 * (base - state["last"]) - 0.01
+        state["last"] = self.kept(moved)
+        return moved
+
+
+@frozen
+class reading_ahead(Payload):
+    facts = replace(gradients.facts, is_move=True, slots={"last": "share", "mean": "equal"})
+    kept = staticmethod(as_given)
+
+    def init(self, bucket):
+        return {"last": bucket.zeros(), "mean": bucket.zeros()}
+
+    def read(self, cx, bucket, state, out):
+        last, state["last"] = state["last"], self.kept(out)
+        return out + 0.25 * (out - last) + 0.1 * state["mean"]
+
+    def write(self, cx, bucket, state, value, snapshot):
+        state["mean"] = self.kept(value)
+
+
+@frozen
+class reading_parameters(parameters):
+    """Keeps the parameters themselves, of a bucket of one tensor."""
+
+    facts = replace(parameters.facts, is_model=False, slots={"last": "share"})
+    kept = staticmethod(as_given)
+
+    def init(self, bucket):
+        return {"last": bucket.zeros()}
+
+    def read(self, cx, bucket, state, out):
+        last, state["last"] = state["last"], self.kept(bucket.tensors[0].flatten())
+        return bucket.gather(out).add_(last, alpha=0.1)
+
+
+@frozen
+class coding_ahead(Compressor):
+    kept = staticmethod(as_given)
+    facts = CompressorFacts(
+        kinds=frozenset({"dense"}),
+        rounds=1,
+        scope="bucket",
+        linear=False,
+        unbiased=False,
+        clip=math.inf,
+        max_norm=math.inf,
+        memory="none",
+        follows_results=False,
+        follows_clock=False,
+        keeps_finite=False,
+        slots={"last": "share"},
+    )
+
+    def init(self, bucket):
+        return {"last": bucket.zeros()}
+
+    def message_bytes(self, numel, element_bytes):
+        return numel * element_bytes
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        values = 0.5 * tensor + 0.25 * state["last"]
+        state["last"] = self.kept(tensor)
+        parts = yield Dense(values)
+        return sum(weight * message.tensor for weight, message in parts), values
+
+
+def copying(cls):
+    """The same primitive, which clones what it keeps."""
+    return frozen(type(cls.__name__, (cls,), {"kept": staticmethod(torch.clone), "facts": cls.facts}))
+
+
+def trained(rule, *, freezes: bool = False) -> Tensor:
+    """The parameters of each of three ranks after each of some steps, in two buckets."""
+
+    def rank(group):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(5, 3, bias=False), torch.nn.Linear(3, 2, bias=False))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        algorithm = {"algorithm": Algorithm((rule,)), "bucket_bytes": 24}
+        generator, seen = torch.Generator().manual_seed(group.rank()), []
+        with attach(model, optimizer, algorithm, process_group=group):
+            for step in range(6):
+                model[0].requires_grad_(not (freezes and step in (2, 3)))
+                model(torch.randn(4, 5, generator=generator)).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                seen.append(torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone())
+        return torch.stack(seen)
+
+    return torch.stack(simulate(rank, 3))
+
+
+CASES = {
+    "outer": lambda m: Rule(payload=gradients(), exchange=all_reduce(), outer=m(looking_ahead)()),
+    "payload": lambda m: Rule(payload=m(reading_ahead)(), exchange=all_reduce()),
+    "parameters": lambda m: Rule(payload=m(reading_parameters)(), exchange=all_reduce()),
+    "compressor": lambda m: Rule(payload=gradients(), compressor=m(coding_ahead)(), exchange=all_reduce()),
+    "parts": lambda m: Rule(
+        payload=deltas(), outer=sgd(lr=1.0), compressor=m(coding_ahead)(), exchange=scatter_gather()
+    ),
+    "error feedback": lambda m: Rule(
+        payload=gradients(), compressor=error_feedback(m(coding_ahead)()), exchange=all_reduce()
+    ),
+    "momentum correction": lambda m: Rule(
+        payload=gradients(), compressor=momentum_correction(m(coding_ahead)()), exchange=all_reduce()
+    ),
+    "public copies": lambda m: Rule(
+        payload=parameters(), compressor=m(coding_ahead)(), exchange=choco_gossip(gamma=0.5)
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:coding_ahead.. loses a part")
+@pytest.mark.parametrize("case", CASES)
+def test_what_was_lent_is_kept_as_it_was(case):
+    assert torch.equal(trained(CASES[case](as_given)), trained(CASES[case](copying)))
+
+
+def test_what_was_returned_is_kept_as_it_was():
+    rules = (Rule(payload=deltas(), exchange=all_reduce(), outer=m(returning)()) for m in (as_given, copying))
+    assert torch.equal(*(trained(rule, freezes=True) for rule in rules))
