@@ -17,6 +17,7 @@ from relaxcomm.roles import Compressor
 from relaxcomm.tensors.layout import Layout
 
 _ROUNDING = 2**-15  # of ||x||^2, what the shortest floating-point type rounds off
+_RANKS = 3  # that draw in turn
 _MORE = 5  # entries behind a tensor's own
 
 
@@ -96,7 +97,8 @@ def bias_is_declared(compressor: Compressor, draws: int) -> None:
     for draw in range(draws // 2):
         state = slots(compressor, tensor)
         for index, results in enumerate(found):
-            results.append(encode_decode(compressor, tensor, state, 2 * draw + index)[1])
+            member = {"rank": draw % _RANKS, "size": _RANKS}
+            results.append(encode_decode(compressor, tensor, state, 2 * draw + index, **member)[1])
     size = tensor.square().sum()
     for results, which in zip(found, ("first messages", "second messages"), strict=True):
         stacked = torch.stack(results)

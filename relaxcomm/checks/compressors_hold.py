@@ -34,13 +34,14 @@ def messages_are_declared(compressor: Compressor) -> None:
     """Kinds, number and bytes of the messages, the result's form, and that all is so without `keep_sent`."""
     clocked = compressor.facts.follows_clock
     exact = not clocked  # else the most of all steps is declared, of which some are tried
-    for layout in (*map(one_tensor, (0, 1, 7)), *LAYOUTS):
-        tensor = drawn(layout.numel, layout.numel)
+    layouts = (*map(one_tensor, (0, 1, 7)), *LAYOUTS)
+    for layout, dtype in (*itertools.product(layouts, [torch.float32]), (LAYOUTS[0], torch.bfloat16)):
+        tensor = drawn(layout.numel, layout.numel).to(dtype)
         steps = range(_STEPS if clocked else 1)
         most = max(_bytes_made(compressor, tensor, layout, step) for step in steps)
         declared = compressor.layout_bytes(layout, tensor.element_size())
         fits = most == declared if exact else most <= declared
-        expect(fits, f"declares {declared} bytes for {_told(layout)}, made {most}")
+        expect(fits, f"declares {declared} bytes for {_told(layout)} of {dtype}, made {most}")
         if len(layout.shapes) == 1:
             alone = compressor.message_bytes(layout.numel, tensor.element_size())
             expect(alone == declared, f"declares {declared} bytes for {_told(layout)}, and also {alone}")
@@ -94,10 +95,13 @@ def _bytes_made(compressor: Compressor, tensor: Tensor, layout: Layout, step: in
     expect(kinds <= facts.kinds, f"declares messages {set(facts.kinds)}, made {kinds}")
     expect(rounds == facts.rounds, f"declares {facts.rounds} rounds, took {rounds}")
     for name, value in (("result", result), ("what was sent", decoded)):
-        same = value.shape == tensor.shape and value.dtype == tensor.dtype
+        same = value.shape == tensor.shape and value.dtype in (tensor.dtype, wide(tensor.dtype))
         form = f"{list(tensor.shape)} {tensor.dtype}"
         expect(same, f"{name} is {list(value.shape)} {value.dtype}, not {form}")
-    expect(bool(torch.equal(result, decoded)), "alone, the result is not what its own messages decode to")
+    expect(
+        torch.equal(result.double(), decoded.double()),
+        "alone, the result is not what its own messages decode to",
+    )
     return sum(message.pack().numel() for message in messages)
 
 
@@ -178,7 +182,8 @@ def loss_is_declared(compressor: Compressor) -> None:
         return
     tensor, lost = drawn(1), 0.0
     for step in range(_DRAWS):
-        _, result, _ = encode_decode(compressor, tensor, slots(compressor, tensor), step)
+        state, rank = slots(compressor, tensor), step % _RANKS
+        _, result, _ = encode_decode(compressor, tensor, state, step, rank=rank, size=_RANKS)
         lost += float((result - tensor).square().sum() / tensor.square().sum()) / _DRAWS
     expect(lost <= bound * 1.05 + 1e-6, f"declares to lose {bound:.4g} ||x||^2 at most, lost {lost:.4g}")
 

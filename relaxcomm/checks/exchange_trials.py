@@ -64,9 +64,9 @@ def over_all(exchange: Exchange) -> bool:
     return exchange.facts.same_result or exchange.facts.topology != "groups"
 
 
-def tensor_of(rank: int) -> Tensor:
+def tensor_of(rank: int, numel: int = NUMEL) -> Tensor:
     """What a rank puts in."""
-    return torch.randn(NUMEL, generator=torch.Generator().manual_seed(rank))
+    return torch.randn(numel, generator=torch.Generator().manual_seed(rank))
 
 
 def mean_of(size: int, put_in: Callable[[int], Tensor] = tensor_of) -> Tensor:
@@ -93,7 +93,7 @@ def exchanged(
         exchange: what is tried.
         compressor: what encodes.
         size: number of ranks.
-        put_in: what each puts in, `[NUMEL]`; what comes out is put in by the next exchange.
+        put_in: what each puts in, `[numel]`; what comes out is put in by the next exchange.
         start: the parameters at the beginning; those that are put in unless given.
         topology: the configured one.
         steps: number of exchanges.

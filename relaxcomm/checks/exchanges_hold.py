@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 
 import torch
 
@@ -26,19 +27,19 @@ def coder_for(exchange: Exchange) -> Compressor:
 def traffic_is_declared(exchange: Exchange) -> None:
     """The number of operations, and the bytes on average over the ranks."""
     compressor = coder_for(exchange)
-    for size in filter(partial(takes, exchange), _SIZES):
-        found = exchanged(exchange, compressor, size)
+    for size, numel in product(filter(partial(takes, exchange), _SIZES), (NUMEL, NUMEL // 2)):
+        found = exchanged(exchange, compressor, size, put_in=partial(tensor_of, numel=numel))
         operations = {one.operations for one in found}
         declared = compressor.facts.rounds * exchange.facts.operations
         expect(operations == {declared}, f"declares {declared} operations, took {operations} on {size} ranks")
-        message_bytes = exchange.coded_bytes(compressor, one_tensor(NUMEL), 4, size)
+        message_bytes = exchange.coded_bytes(compressor, one_tensor(numel), 4, size)
         bytes_sent = exchange.bytes_sent(message_bytes, size, topology_of(exchange, size))
-        bytes_sent += exchange.answers_sent(4 * NUMEL, size, topology_of(exchange, size))
+        bytes_sent += exchange.answers_sent(4 * numel, size, topology_of(exchange, size))
         seen = sum(one.sent for one in found) / size
         slack = 64 * size + 0.02 * bytes_sent  # headers of answers
         expect(
             abs(seen - bytes_sent) <= slack,
-            f"declares {bytes_sent:.0f} bytes, sent {seen:.0f} on {size} ranks",
+            f"declares {bytes_sent:.0f} bytes for {numel} entries, sent {seen:.0f} on {size} ranks",
         )
 
 

@@ -23,15 +23,15 @@ from relaxcomm.tensors.items import Item
 _NUMEL = 12
 
 
-def _bucket() -> Bucket:
-    return Bucket(0, [Item("a", torch.ones(_NUMEL))])
+def _bucket(numel: int = _NUMEL) -> Bucket:
+    return Bucket(0, [Item("a", torch.ones(numel))])
 
 
 class _Trial:
     """An outer with a bucket and its slots, which remembers whether it asked for the learning rate."""
 
-    def __init__(self, outer: Outer) -> None:
-        self._outer, self.bucket, self.asked = outer, _bucket(), False
+    def __init__(self, outer: Outer, numel: int = _NUMEL) -> None:
+        self._outer, self.bucket, self.asked = outer, _bucket(numel), False
         self.state = Slots(outer.init(self.bucket), repr(outer))
 
     def apply(self, result: Tensor, base: Tensor | None, step: int = 0) -> Tensor:
@@ -126,6 +126,15 @@ def measuring_is_declared(outer: Outer) -> None:
     expect(measures == declared, f"declares measures={declared}, but its measure() says {measures}")
 
 
+def one_entry_is_enough(outer: Outer) -> None:
+    """A bucket of one entry, such as a scale, is moved."""
+    trial = _Trial(outer, numel=1)
+    for step in range(4):
+        base = _drawn(step + 4)[:1] if outer.facts.needs_base else None
+        finite = bool(trial.apply(_drawn(step)[:1], base, step).isfinite())
+        expect(finite, "of a bucket of one entry it makes a number that is not finite")
+
+
 def slots_are_assigned(outer: Outer) -> None:
     """A slot changes by assignment, and the base, which is the payload's, not at all."""
     trial = _Trial(outer)
@@ -146,6 +155,7 @@ def outer_checks(outer: Outer) -> dict[str, Callable[[], None]]:
         "rate": rate_is_declared,
         "momentum": momentum_is_declared,
         "measuring": measuring_is_declared,
+        "one entry": one_entry_is_enough,
         "slots": slots_are_assigned,
         "carried": slots_hold.outer_slots,
     }

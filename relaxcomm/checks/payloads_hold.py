@@ -23,19 +23,26 @@ _SAMPLES = 4.0
 
 
 class _Trial:
-    """A payload with a bucket of two tensors and its slots.
+    """A payload with a bucket of two tensors, or of one entry, and its slots.
 
     Args:
         payload: what is tried.
         value: of the first parameter; no two are alike, as a constant gradient's entries are, and sums exact.
         dtype: of all.
+        numel: entries of the bucket.
     """
 
-    def __init__(self, payload: Payload, value: float = 1.0, dtype: torch.dtype = torch.float32) -> None:
-        self._payload = payload
-        one, other = (value + torch.arange(_NUMEL) / 16).to(dtype).chunk(2)
-        tensors = [one.view(2, 3), other]
-        self.bucket = Bucket(0, [Item(name, one) for name, one in zip("ab", tensors, strict=True)])
+    def __init__(
+        self,
+        payload: Payload,
+        value: float = 1.0,
+        dtype: torch.dtype = torch.float32,
+        numel: int = _NUMEL,
+    ) -> None:
+        self._payload, self._numel = payload, numel
+        one, *others = (value + torch.arange(numel) / 16).to(dtype).chunk(2)
+        tensors = [one.view(-1, 3) if others else one, *others]
+        self.bucket = Bucket(0, [Item(name, one) for name, one in zip("ab", tensors, strict=False)])
         kept: list[Tensor | None] = [one.clone() for one in tensors]  # an optimizer's, as it began
         self.cx = context().at(optimizer_state=lambda bucket, slots: kept)
         self.state = Slots(payload.init(self.bucket), repr(payload))
@@ -44,7 +51,7 @@ class _Trial:
     def parameters(self) -> Tensor:
         return self.bucket.copy()
 
-    def moved(self, by: float) -> _Trial:
+    def moved(self, by: float | Tensor) -> _Trial:
         """Move the parameters as an optimizer's steps do; returns itself."""
         self.bucket.scatter(self.parameters + by)
         if self._payload.facts.event is not None:
@@ -53,7 +60,7 @@ class _Trial:
 
     def read(self, gradient: float | Tensor) -> Tensor:
         """What is exchanged."""
-        out = torch.ones(_NUMEL, dtype=self.bucket.dtype) * gradient
+        out = torch.ones(self._numel, dtype=self.bucket.dtype) * gradient
         return read(self._payload, self.cx, self.bucket, self.state, out).clone()
 
     def finalize(self, result: Tensor) -> Tensor:
@@ -169,6 +176,29 @@ def event_is_declared(payload: Payload) -> None:
     expect(is_heard or not follows, f"declares to hear {sorted(hears or ())}, but takes note of 'client'")
 
 
+def nan_is_shown(payload: Payload) -> None:
+    """What is not a number is so in what is read and in what is made of a result, or no rank would notice."""
+    by, follows_gradient = torch.zeros(_NUMEL), payload.facts.site == "backward"
+    by[3] = torch.nan
+    trial = _Trial(payload)
+    kept = [torch.full_like(one, torch.nan) for one in trial.bucket.tensors]
+    trial.cx = trial.cx.at(optimizer_state=lambda bucket, slots: kept)
+    found = trial.moved(0.5 if follows_gradient else by).read(1.0 + by)
+    came = "reads finite numbers of a {} that has NaN, so no rank would notice; leave NaN as it is"
+    expect(not found.isfinite().all(), came.format("gradient" if follows_gradient else "parameter"))
+    hidden = bool(_Trial(payload).moved(0.5).finalize(found).isfinite().all())
+    expect(not hidden, "makes finite numbers of a result that has NaN; leave NaN as it is")
+
+
+def one_entry_is_enough(payload: Payload) -> None:
+    """A bucket of one entry, such as a scale, is read and written."""
+    trial = _Trial(payload, numel=1).moved(0.5)
+    made = trial.finalize(trial.read(1.5))
+    trial.gradient(made)
+    finite = bool(made.isfinite().all() and trial.parameters.isfinite().all())
+    expect(finite, "of a bucket of one entry it makes numbers that are not finite")
+
+
 def slots_are_assigned(payload: Payload) -> None:
     """A slot changes by assignment."""
     trial = _Trial(payload)
@@ -188,6 +218,8 @@ def payload_checks(payload: Payload) -> dict[str, Callable[[], None]]:
         "writing": writing_is_declared,
         "gradient scale": scale_is_undone,
         "event": event_is_declared,
+        "NaN": nan_is_shown,
+        "one entry": one_entry_is_enough,
         "slots": slots_are_assigned,
         "carried": slots_hold.payload_slots,
     }

@@ -60,12 +60,18 @@ def slots(compressor: Compressor, tensor: Tensor, layout: Layout | None = None) 
 
 
 def encode_decode(
-    compressor: Compressor, tensor: Tensor, state: State, step: int = 0, layout: Layout | None = None
+    compressor: Compressor,
+    tensor: Tensor,
+    state: State,
+    step: int = 0,
+    layout: Layout | None = None,
+    *,
+    rank: int = 0,
+    size: int = 1,
 ) -> tuple[list[Message], Tensor, Tensor]:
     """All messages, what comes out when each comes back alone, and what it says that its own decode to."""
-    coding = compressor.encode_decode(
-        context(step=step, layout=layout), tensor.clone(), state, keep_sent=True
-    )
+    cx = context(rank, size, step, layout)
+    coding = compressor.encode_decode(cx, tensor.clone(), state, keep_sent=True)
     messages, result, sent = ended(coding)
     return messages, result, as_dense(sent, tensor)
 

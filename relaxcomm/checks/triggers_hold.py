@@ -46,7 +46,8 @@ class Values(Mapping[str, float]):
 
 
 def _observed(step: int, values: Mapping[str, float], event: str | None = None) -> Context:
-    return replace(context(step=step), values=values, event=event)
+    """What the engine lets a trigger see, which is asked for all buckets at once."""
+    return context(step=step).at(round=0, values=values, event=event)
 
 
 def firing_is_declared(trigger: Trigger) -> None:
@@ -67,6 +68,12 @@ def firing_is_declared(trigger: Trigger) -> None:
         beside = [one for one, _ in zip(_firings(trigger, steps), _firings(trigger, steps), strict=True)]
     except AssertionError as error:
         raise Broken(f"declares to be known at {facts.known}, but asks for more: {error}") from error
+    follows = list(_firings(trigger, steps, counts=True)) != fired
+    expect(
+        not follows,
+        "follows cx.round or cx.samples, which are a bucket's: a trigger, asked for all buckets at once, "
+        "finds 0 and 1 there in each step; count steps by cx.step - cx.start",
+    )
     same = beside == fired
     expect(same, f"fires in other steps when another worker in its process is asked, too: {_ELSEWHERE}")
     if not voting:
@@ -77,11 +84,13 @@ def firing_is_declared(trigger: Trigger) -> None:
         expect(step - before >= facts.period_steps, f"{declared}, fires after {step - before}")
 
 
-def _firings(trigger: Trigger, steps: int) -> Iterator[bool]:
-    """Whether it fires in each step, with its event and, where it votes, after its own vote alone."""
+def _firings(trigger: Trigger, steps: int, *, counts: bool = False) -> Iterator[bool]:
+    """Whether it fires in each step, with its event and, where it votes, after its own vote alone; as it
+    sees them in a run or, to find whether it looks, with counts of exchanges and samples."""
     state = Slots(trigger.init_vote() if isinstance(trigger, VotingTrigger) else {}, repr(trigger))
     for step in range(steps):
         cx = _observed(step, Values(1.0), trigger.facts.event)
+        cx = cx.at(round=step, samples=step + 2) if counts else cx
         if isinstance(trigger, VotingTrigger):
             seen = _Watched(1.0 + 9.0 * (step % 3))
             cx = replace(cx, decided=is_yes(trigger.vote(cx, state, seen), "vote", trigger))
@@ -131,7 +140,7 @@ def numbers_are_declared(trigger: Trigger) -> None:
         return
     observation, state = _Watched(), dict(trigger.init_vote())
     for step in range(4):
-        is_yes(trigger.vote(context(step=step), state, observation), "vote", trigger)
+        is_yes(trigger.vote(_observed(step, {}), state, observation), "vote", trigger)
     missing = (observation.asked & {"replica_distance"}) - trigger.facts.looks_at
     expect(not missing, f"looks at {sorted(missing)}, which its facts' looks_at do not name")
 
@@ -142,7 +151,7 @@ def slots_are_assigned(trigger: Trigger) -> None:
         state = Slots(trigger.init_vote(), repr(trigger))
         for step in range(4):
             with slots_assigned(state):
-                trigger.vote(context(step=step), state, _Watched(step + 1.0))
+                trigger.vote(_observed(step, {}), state, _Watched(step + 1.0))
 
 
 def trigger_checks(trigger: Trigger) -> dict[str, Callable[[], None]]:

@@ -34,7 +34,7 @@ class Half(Compressor):
         return tensor
     def encode_decode(self, cx, tensor, state, *, keep_sent):
         whole = self.put_in(tensor) + self.residual(state)
-        sent = whole / 2
+        sent = (whole / 2).to(tensor.dtype)
         self.keep(state, whole - sent)
         parts = yield Dense(sent.clone())
         return sum(weight * message.tensor for weight, message in parts), sent
