@@ -97,8 +97,8 @@ def bias_is_declared(compressor: Compressor, draws: int) -> None:
     for draw in range(draws // 2):
         state = slots(compressor, tensor)
         for index, results in enumerate(found):
-            member = {"rank": draw % _RANKS, "size": _RANKS}
-            results.append(encode_decode(compressor, tensor, state, 2 * draw + index, **member)[1])
+            step, rank = 2 * draw + index, draw % _RANKS
+            results.append(encode_decode(compressor, tensor, state, step, rank=rank, size=_RANKS)[1])
     size = tensor.square().sum()
     for results, which in zip(found, ("first messages", "second messages"), strict=True):
         stacked = torch.stack(results)

@@ -21,7 +21,8 @@ from relaxcomm.topology import Topology, complete
 State: TypeAlias = MutableMapping[str, Tensor]
 """Slots of one primitive for one bucket. Assign a new tensor to change a slot, never write into the
 old one: the engine keeps an assignment only if the whole window is finite on all ranks. The new tensor has
-the shape and dtype that `init` made, so that what is saved can be loaded. A slot whose name begins with `_`
+the shape and dtype that `init` made, so that what is saved can be loaded. It may be what the primitive was
+given, such as a result: of memory that is only lent a slot keeps a copy. A slot whose name begins with `_`
 is a buffer of no meaning: it may be written into, and no checkpoint holds it. One that is called `residual`
 holds what is still to be sent; its norm is among the metrics."""
 
@@ -52,7 +53,8 @@ class Context:
         gradient_scale: by which the GradScaler has multiplied the gradients as they are now: a scalar
             tensor, `[numel]` where it is not the same for all of a bucket, or None for not at all.
         values: what controllers have written, such as `batch_size`, and first values until then.
-        round: how often the rule has exchanged this bucket before.
+        round: how often the rule has exchanged this bucket before; 0 where no bucket's exchange is asked
+            about, as by a trigger.
         record: takes a named number for the statistics, such as the staleness that was seen: the largest so
             far is in `engine.statistics`, the latest among the metrics and in the run log.
         event: what the engine was told of just now, such as "round", or None in a step.
@@ -65,7 +67,7 @@ class Context:
         exact: the mean of equal values must be that value, as of parameters, so that float16 and bfloat16 are
             summed as float32; gradients are averaged as DistributedDataParallel does.
         samples: that this rank has trained on since the rule exchanged this bucket last; a step counts as
-            one where no loader of the engine's says how many it had.
+            one where no loader of the engine's says how many it had. For a trigger it is 1, as `round` is 0.
         out: memory, `[numel]`, that is free when a message is made, so that what is decoded may be written
             there, or None; it may be that of the tensor that is encoded. For an outer that of the result, if
             the value may take its place.

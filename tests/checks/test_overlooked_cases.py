@@ -1,0 +1,171 @@
+"""What goes wrong only on some ranks, in some types or sizes, or with what a run never shows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from relaxcomm.plugin import Compressor, CompressorFacts, Outer, Sparse, Trigger, TriggerFacts, frozen
+from relaxcomm.primitives import all_gather, gradients, identity, sgd, top_k
+from tests.checks.test_liars import found, liar
+
+
+@frozen
+class largest(Compressor):
+    """The largest entries, with a memory of its own."""
+
+    facts = CompressorFacts(
+        kinds=frozenset({"sparse"}),
+        rounds=1,
+        scope="bucket",
+        linear=False,
+        unbiased=False,
+        clip=math.inf,
+        max_norm=math.inf,
+        memory="lossless",
+        follows_results=False,
+        follows_clock=False,
+        keeps_finite=False,
+        slots={"residual": "share"},
+    )
+
+    def init(self, bucket):
+        return {"residual": bucket.zeros()}
+
+    def whole(self, cx, tensor, residual):
+        return tensor + residual
+
+    def kept(self, cx, rest):
+        return rest
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        whole = self.whole(cx, tensor, state["residual"])
+        places = whole.abs().topk(min(7, whole.numel())).indices
+        count = torch.full((1,), places.numel(), dtype=torch.int32)
+        message = Sparse(whole[places].to(tensor.dtype), places.int(), count)
+        sent = torch.zeros_like(whole)
+        message.add_to(sent, 1.0)
+        state["residual"] = self.kept(cx, (whole - sent).to(state["residual"].dtype))
+        parts = yield message
+        mean = torch.zeros_like(tensor)
+        for weight, one in parts:
+            one.add_to(mean, weight)
+        return mean, message
+
+    def message_bytes(self, numel, element_bytes):
+        return min(7, numel) * (element_bytes + 4) + 4
+
+
+def forgets_on_others(self, cx, rest):
+    return rest * (cx.membership.rank == 0)
+
+
+def sends_more_on_others(self, cx, tensor, residual):
+    return tensor * (1.0 + cx.membership.rank) + residual
+
+
+def adds_in_bfloat16(self, cx, tensor, residual):
+    return tensor + residual.to(tensor.dtype)
+
+
+def bytes_of_float32(self, numel, element_bytes):
+    return min(7, numel) * 8 + 4
+
+
+@pytest.mark.parametrize(
+    ("method", "check", "said"),
+    [
+        ({"kept": forgets_on_others}, "memory", "nothing comes of what a message left out on rank 1 of 3"),
+        ({"whole": sends_more_on_others}, "memory", "sends 1 times and 2 times a tensor"),
+        ({"whole": adds_in_bfloat16}, "memory", "that wait 64 steps 20.0% is lost"),
+        (
+            {"message_bytes": bytes_of_float32},
+            "messages",
+            "60 bytes for 600 entries of torch.bfloat16, made 46",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_compressors_on_other_ranks_and_in_other_types(method, check, said):
+    assert found(largest(), check) is None
+    assert said in found(liar(largest(), {}, **method), check)
+
+
+@pytest.mark.parametrize(("honest", "check"), [(identity(), "bias"), (top_k(density=0.5), "loss")], ids=str)
+def test_what_is_declared_on_average_is_so_on_each_rank(honest, check):
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        scaled = tensor * (1 + cx.membership.rank)
+        return (yield from type(honest).encode_decode(self, cx, scaled, state, keep_sent=keep_sent))
+
+    assert found(honest, check) is None
+    assert found(liar(honest, {}, encode_decode=encode_decode), check)
+
+
+def test_bytes_that_fit_one_size():
+    def bytes_sent(self, message_bytes, world_size, topology):
+        return (world_size - 1) * 2400
+
+    said = found(liar(all_gather(), {}, bytes_sent=bytes_sent), "traffic")
+    assert "declares 2400 bytes for 300 entries, sent 1200 on 2 ranks" in said
+
+
+def test_a_payload_that_hides_nan():
+    def read(self, cx, bucket, state, out):
+        return out.nan_to_num_()
+
+    def finalize(self, cx, bucket, state, result):
+        return result.nan_to_num()
+
+    assert found(gradients(), "NaN") is None
+    assert "reads finite numbers of a gradient that has NaN" in found(liar(gradients(), {}, read=read), "NaN")
+    assert "of a result that has NaN" in found(liar(gradients(), {}, finalize=finalize), "NaN")
+
+
+def deviation(tensor):
+    return (tensor - tensor.mean()).norm() / (tensor.new_tensor(tensor.numel()) - 1).sqrt()
+
+
+@frozen
+class squeezing(Outer):
+    facts = replace(sgd.facts, slots={})
+
+    def apply(self, cx, bucket, state, result, base):
+        return (base - result).squeeze()
+
+
+@frozen
+class by_deviation(squeezing):
+    facts = squeezing.facts
+
+    def apply(self, cx, bucket, state, result, base):
+        return base - result / (1 + deviation(result))
+
+
+def test_one_entry():
+    def read(self, cx, bucket, state, out):
+        return out.div_(1 + deviation(out))
+
+    assert "returned [] of torch.float32" in found(squeezing(), "one entry")
+    assert "that is not finite" in found(by_deviation(), "one entry")
+    assert "that are not finite" in found(liar(gradients(), {}, read=read), "one entry")
+
+
+@frozen
+class by_count(Trigger):
+    field: str
+
+    facts = TriggerFacts(
+        known="start", event=None, period_steps=1, needs=frozenset(), looks_at=frozenset(), slots={}
+    )
+
+    def fires(self, cx):
+        return getattr(cx, self.field) < 5
+
+
+def test_a_trigger_that_counts_by_what_it_is_not_told():
+    assert found(by_count(field="step"), "firing") is None
+    for field in ("round", "samples"):
+        assert "count steps by cx.step - cx.start" in found(by_count(field=field), "firing")
