@@ -68,8 +68,10 @@ def _loses_nothing(compressor: Compressor, rank: int, size: int, *, estimates: b
 
 
 def _comes_to_an_end(compressor: Compressor) -> None:
-    """What was sent is no longer kept: in silence less and less comes. Momentum may send more than it got,
-    but as much on all ranks."""
+    """What was sent is no longer kept: in silence less and less comes.
+
+    Momentum may send more than it got, but as much on all ranks.
+    """
     tensor = drawn(2)
     norm, shares = float(tensor.norm()), []
     for rank, size in _MEMBERS:
@@ -112,9 +114,8 @@ def _waits_in_full(compressor: Compressor) -> None:
     small, signs = torch.where(waits, 2**-8, 0.0).bfloat16(), drawn(2).sign().bfloat16()
     large = torch.where(waits, 0.0, 100.0).bfloat16()  # of which float16 holds the sum, too
     given = [signs * (256 * small + large), *[signs * (small + large)] * _WAITED]
-    if encode_decode(compressor, given[0], slots(compressor, given[0]))[2][
-        waits
-    ].any():  # all is sent at once
+    first = encode_decode(compressor, given[0], slots(compressor, given[0]))[2]
+    if first[waits].any():  # all is sent at once
         return
     wanted = torch.stack(given).float().sum(0)[waits]
     total = _until_silence(compressor, given, float(wanted.norm()))[0]
