@@ -42,18 +42,20 @@ GRAPHS = {
 def reference(workers, steps, peers, late):
     """Active ranks (those in `peers`) take a mean in `late` steps after they asked, passive ones the next.
 
-    A request arrives on the half of its way, after the passive ranks' exchange of that step.
+    A request arrives on the half of its way, after the passive ranks' exchange of that step; of those that
+    arrive together each rank takes the next rank's first.
     """
     history = []
     copies = workers.parameters  # of the passive ranks
     taken = copies.copy()
     out = {}  # rank: (due, result, snapshot)
     rounds = [0] * len(copies)
-    asked = []  # (when it arrives, who asks, whom)
+    asked = []  # (when it arrives, in which turn, who asks, whom)
 
     def arrive(now):
+        asked.sort()
         while asked and asked[0][0] <= now:
-            _, rank, peer = asked.pop(0)
+            *_, rank, peer = asked.pop(0)
             due, _, sent = out[rank]
             copies[peer] = (sent + copies[peer]) / 2
             out[rank] = due, copies[peer].copy(), sent
@@ -74,7 +76,7 @@ def reference(workers, steps, peers, late):
         for rank in (rank for rank in range(len(x)) if rank not in out):
             if rank in peers:
                 peer = random.Random(f"0/{rank}/{rounds[rank]}").choice(peers[rank])
-                asked.append((step + late // 2, rank, peer))
+                asked.append((step + late // 2, (rank - peer) % len(x), rank, peer))
                 out[rank] = step + late, None, x[rank]
             else:
                 copies[rank] = copies[rank] + x[rank] - taken[rank]
