@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from relaxcomm.plugin import Compressor, CompressorFacts, Outer, Sparse, Trigger, TriggerFacts, frozen
+from relaxcomm.plugin import Compressor, Outer, Sparse, Trigger, TriggerFacts, frozen
 from relaxcomm.primitives import all_gather, gradients, identity, sgd, top_k
 from tests.checks.test_liars import found, liar
 
@@ -17,20 +16,7 @@ from tests.checks.test_liars import found, liar
 class largest(Compressor):
     """The largest entries, with a memory of its own."""
 
-    facts = CompressorFacts(
-        kinds=frozenset({"sparse"}),
-        rounds=1,
-        scope="bucket",
-        linear=False,
-        unbiased=False,
-        clip=math.inf,
-        max_norm=math.inf,
-        memory="lossless",
-        follows_results=False,
-        follows_clock=False,
-        keeps_finite=False,
-        slots={"residual": "share"},
-    )
+    facts = replace(top_k(density=0.1).facts, scope="bucket", memory="lossless", slots={"residual": "share"})
 
     def init(self, bucket):
         return {"residual": bucket.zeros()}

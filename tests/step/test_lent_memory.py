@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import ClassVar
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm import Algorithm, Rule, attach, simulate
-from relaxcomm.plugin import Compressor, CompressorFacts, Dense, Outer, Payload, frozen
+from relaxcomm.plugin import Compressor, Dense, Outer, Payload, frozen
 from relaxcomm.primitives import (
     all_reduce,
     average,
@@ -20,6 +19,7 @@ from relaxcomm.primitives import (
     deltas,
     error_feedback,
     gradients,
+    identity,
     momentum_correction,
     parameters,
     scatter_gather,
@@ -97,17 +97,11 @@ class reading_parameters(parameters):
 @frozen
 class coding_ahead(Compressor):
     kept = staticmethod(as_given)
-    facts = CompressorFacts(
-        kinds=frozenset({"dense"}),
-        rounds=1,
+    facts = replace(
+        identity.facts,
         scope="bucket",
         linear=False,
         unbiased=False,
-        clip=math.inf,
-        max_norm=math.inf,
-        memory="none",
-        follows_results=False,
-        follows_clock=False,
         keeps_finite=False,
         slots={"last": "share"},
     )
