@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -133,6 +134,6 @@ def _step(*words: str | Path, cwd: Path) -> dict[str, Any]:
 
 def _shown(step: dict[str, Any]) -> str:
     """How many tests passed where they are counted."""
-    last = step["said"].splitlines()[-1] if step["said"] else ""
-    counted = last.partition(" in ")[0] if " passed" in last or " failed" in last else ""
+    counts = re.findall(r"^(.*\b\d+ (?:passed|failed)\b.*) in [\d.]+s", step["said"], re.MULTILINE)
+    counted = counts[-1] if counts else ""  # libraries may speak after it, as an interpreter ends
     return ("" if step["passed"] else "**failed** ") + (counted or ("passed" if step["passed"] else ""))
