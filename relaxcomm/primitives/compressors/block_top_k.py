@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,12 +14,12 @@ from relaxcomm.kernels import block_maxima
 from relaxcomm.kernels.block_selection import largest_in_blocks
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.primitives.compressors.sparsifier import COUNT_BYTES
-from relaxcomm.roles import Compressor
+from relaxcomm.roles import Compressor, CompressorFacts
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.bit_packing import pack_places, places_bytes
 from relaxcomm.tensors.differences import Difference
 from relaxcomm.tensors.layout import Layout, one_tensor
-from relaxcomm.tensors.messages import block_starts, largest_block
+from relaxcomm.tensors.messages import SPARSE, block_starts, largest_block
 from relaxcomm.tensors.segments import Blocks
 
 
@@ -25,6 +27,21 @@ class BlockTopK(Compressor):
     """Sends the `num_kept` largest entries of each block."""
 
     num_kept: int
+
+    facts: ClassVar[CompressorFacts] = CompressorFacts(
+        kinds=frozenset({SPARSE}),
+        rounds=1,
+        scope="tensor",
+        linear=False,
+        unbiased=False,
+        clip=math.inf,
+        max_norm=math.inf,
+        memory="none",
+        follows_results=False,
+        follows_clock=False,
+        keeps_finite=False,
+        slots={},
+    )
 
     @abstractmethod
     def blocks(self, layout: Layout) -> tuple[Blocks, ...]:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
+from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.compressors.weighted_sum import sum_dense
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
-from relaxcomm.tensors.messages import DENSE, Dense
+from relaxcomm.tensors.messages import Dense
 from relaxcomm.tensors.precision import wide
 
 
@@ -36,20 +37,7 @@ class cast(Compressor):
 
     dtype: Literal["float16", "bfloat16", "float32", "float64"]
 
-    facts: ClassVar[CompressorFacts] = CompressorFacts(
-        kinds=frozenset({DENSE}),
-        rounds=1,
-        scope="entry",
-        linear=True,
-        unbiased=True,
-        clip=math.inf,
-        max_norm=math.inf,
-        memory="none",
-        follows_results=False,
-        follows_clock=False,
-        keeps_finite=False,
-        slots={},
-    )
+    facts: ClassVar[CompressorFacts] = replace(identity.facts, keeps_finite=False)
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         message = tensor.to(self._torch_dtype, copy=True)

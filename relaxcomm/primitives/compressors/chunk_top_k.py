@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import ClassVar
 
 from torch import Tensor
@@ -13,7 +12,7 @@ from relaxcomm.primitives.compressors.block_top_k import BlockTopK, cuts, larges
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.roles import Coding, CompressorFacts, Context, State
 from relaxcomm.tensors.layout import Layout
-from relaxcomm.tensors.messages import SPARSE, BlockSparse
+from relaxcomm.tensors.messages import BlockSparse
 from relaxcomm.tensors.segments import Blocks
 
 
@@ -44,20 +43,7 @@ class chunk_top_k(BlockTopK):
     num_kept: Steps
     chunk_size: Steps = 4096
 
-    facts: ClassVar[CompressorFacts] = CompressorFacts(
-        kinds=frozenset({SPARSE}),
-        rounds=1,
-        scope="tensor",
-        linear=False,
-        unbiased=False,
-        clip=math.inf,
-        max_norm=math.inf,
-        memory="none",
-        follows_results=False,
-        follows_clock=False,
-        keeps_finite=False,
-        slots={},
-    )
+    facts: ClassVar[CompressorFacts] = BlockTopK.facts
 
     def makes_sum(self, tensor: Tensor) -> bool:
         is_taken = block_maxima.takes(tensor, self.num_kept, self.chunk_size)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal
@@ -10,9 +9,10 @@ from typing import Literal
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Rate, frozen
+from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.compressors.weighted_sum import sum_dense
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
-from relaxcomm.tensors.messages import DENSE, Dense
+from relaxcomm.tensors.messages import Dense
 from relaxcomm.tensors.norms import row_norms
 from relaxcomm.tensors.precision import wide
 
@@ -48,20 +48,7 @@ class clip_norm(Compressor):
 
     @cached_property
     def facts(self) -> CompressorFacts:
-        return CompressorFacts(
-            kinds=frozenset({DENSE}),
-            rounds=1,
-            scope=self.scope,
-            linear=False,
-            unbiased=True,
-            clip=math.inf,
-            max_norm=self.max_norm,
-            memory="none",
-            follows_results=False,
-            follows_clock=False,
-            keeps_finite=True,
-            slots={},
-        )
+        return replace(identity.facts, scope=self.scope, linear=False, max_norm=self.max_norm)
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         message = Dense(self._clipped(tensor))

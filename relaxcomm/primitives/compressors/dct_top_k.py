@@ -19,7 +19,7 @@ from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.roles import Coding, CompressorFacts, Context, State
 from relaxcomm.tensors.host_copies import on_device, stream_on
 from relaxcomm.tensors.layout import Layout
-from relaxcomm.tensors.messages import SPARSE, Coefficients
+from relaxcomm.tensors.messages import Coefficients
 from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.segments import Blocks
 
@@ -55,20 +55,7 @@ class dct_top_k(BlockTopK):
     num_kept: Steps = 32
     chunk_size: Steps = 64
 
-    facts: ClassVar[CompressorFacts] = CompressorFacts(
-        kinds=frozenset({SPARSE}),
-        rounds=1,
-        scope="tensor",
-        linear=False,
-        unbiased=False,
-        clip=math.inf,
-        max_norm=math.inf,
-        memory="none",
-        follows_results=False,
-        follows_clock=False,
-        keeps_finite=False,
-        slots={},
-    )
+    facts: ClassVar[CompressorFacts] = BlockTopK.facts
 
     def blocks(self, layout: Layout) -> tuple[Blocks, ...]:
         found, start = [], 0

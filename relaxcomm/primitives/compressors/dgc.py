@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import cached_property
 from typing import Literal
 
 import torch
@@ -15,9 +14,8 @@ from relaxcomm.kernels.compaction import compact
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.magnitude_statistics import magnitude_statistics
 from relaxcomm.kernels.magnitudes import LARGEST_FINITE
-from relaxcomm.primitives.compressors.sparsifier import Sparsifier, largest_entries_facts, num_kept
+from relaxcomm.primitives.compressors.sparsifier import Sparsifier, num_kept
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
-from relaxcomm.roles import CompressorFacts
 from relaxcomm.tensors.messages import Sparse
 
 _LISTED = 1 << 16  # the fewest entries above a threshold that a GPU looks through for the largest
@@ -55,9 +53,7 @@ class dgc(Sparsifier):
     sample: Share = 0.01
     scope: Literal["model", "bucket"] = "model"
 
-    @cached_property
-    def facts(self) -> CompressorFacts:
-        return largest_entries_facts(self)
+    facts = Sparsifier.facts
 
     def capacity(self, k: int, numel: int) -> int:
         return min(numel, math.ceil(4 * k / 3))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cached_property
 from statistics import NormalDist
 from typing import Literal
 
@@ -16,9 +15,9 @@ from relaxcomm.kernels.compaction import compact
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.magnitude_statistics import MagnitudeStatistics, magnitude_statistics
 from relaxcomm.kernels.normal_threshold import normal_threshold
-from relaxcomm.primitives.compressors.sparsifier import Sparsifier, largest_entries_facts, num_kept
+from relaxcomm.primitives.compressors.sparsifier import Sparsifier, num_kept
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
-from relaxcomm.roles import CompressorFacts, Context
+from relaxcomm.roles import Context
 from relaxcomm.tensors.messages import Sparse
 
 _EVALUATIONS = 3
@@ -63,9 +62,7 @@ class gaussian_k(Sparsifier):
     scope: Literal["model", "bucket"] = "model"
     fallback: Literal["top_k"] | None = "top_k"
 
-    @cached_property
-    def facts(self) -> CompressorFacts:
-        return largest_entries_facts(self)
+    facts = Sparsifier.facts
 
     def contraction(self, numel: int) -> float | None:
         if self.fallback is None or not numel:

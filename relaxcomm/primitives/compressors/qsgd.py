@@ -9,9 +9,8 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import Index, Levels, Steps, frozen
 from relaxcomm.kernels.segment_statistics import ScaleRule
-from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer
+from relaxcomm.primitives.compressors.uniform_quantizer import QUANTIZER_FACTS, UniformQuantizer
 from relaxcomm.roles import CompressorFacts, Context
-from relaxcomm.tensors.messages import QUANTIZED
 from relaxcomm.tensors.norms import row_norms
 from relaxcomm.tensors.segments import Segments
 
@@ -47,20 +46,7 @@ class qsgd(UniformQuantizer):
     block_size: Steps = 512
     seed: Index = 0
 
-    facts: ClassVar[CompressorFacts] = CompressorFacts(
-        kinds=frozenset({QUANTIZED}),
-        rounds=1,
-        scope="bucket",
-        linear=False,
-        unbiased=True,
-        clip=math.inf,
-        max_norm=math.inf,
-        memory="none",
-        follows_results=False,
-        follows_clock=False,
-        keeps_finite=False,
-        slots={},
-    )
+    facts: ClassVar[CompressorFacts] = QUANTIZER_FACTS
 
     @property
     def num_codes(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from functools import cached_property
 from typing import Literal
@@ -16,9 +15,9 @@ from relaxcomm.kernels.block_quantizer import quantize_blocks, takes_blocks
 from relaxcomm.kernels.dispatch import uses_numba
 from relaxcomm.kernels.levels import levels_between, moves_to_zero
 from relaxcomm.kernels.segment_statistics import ScaleRule
-from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer
+from relaxcomm.primitives.compressors.uniform_quantizer import QUANTIZER_FACTS, UniformQuantizer
 from relaxcomm.roles import Coding, CompressorFacts, Context, State
-from relaxcomm.tensors.messages import QUANTIZED, Quantized
+from relaxcomm.tensors.messages import Quantized
 from relaxcomm.tensors.segments import Segments
 
 
@@ -60,19 +59,8 @@ class quantize(UniformQuantizer):
 
     @cached_property
     def facts(self) -> CompressorFacts:
-        return CompressorFacts(
-            kinds=frozenset({QUANTIZED}),
-            rounds=1,
-            scope="bucket",
-            linear=False,
-            unbiased=self.stochastic,
-            clip=math.inf,
-            max_norm=math.inf,
-            memory="none",
-            follows_results=False,
-            follows_clock=isinstance(self.bits, piecewise),
-            keeps_finite=False,
-            slots={},
+        return replace(
+            QUANTIZER_FACTS, unbiased=self.stochastic, follows_clock=isinstance(self.bits, piecewise)
         )
 
     def __post_init__(self) -> None:

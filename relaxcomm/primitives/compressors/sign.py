@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -14,7 +14,7 @@ from relaxcomm.kernels.level_packing import pack_nonnegative
 from relaxcomm.kernels.segment_scales import segment_scales
 from relaxcomm.kernels.segment_statistics import ScaleRule
 from relaxcomm.primitives.compressors.fused_feedback import QuantizedFeedback
-from relaxcomm.primitives.compressors.uniform_quantizer import tensor_segments
+from relaxcomm.primitives.compressors.uniform_quantizer import QUANTIZER_FACTS, tensor_segments
 from relaxcomm.roles import Coding, CompressorFacts, Context, State
 from relaxcomm.tensors.bit_packing import pack_signs, packed_bytes
 from relaxcomm.tensors.layout import Layout, one_tensor
@@ -44,19 +44,8 @@ class sign(QuantizedFeedback):
         Karimireddy et al., "Error Feedback Fixes SignSGD", ICML 2019, for the scale.
     """
 
-    facts: ClassVar[CompressorFacts] = CompressorFacts(
-        kinds=frozenset({SIGNS}),
-        rounds=1,
-        scope="tensor",
-        linear=False,
-        unbiased=False,
-        clip=math.inf,
-        max_norm=math.inf,
-        memory="none",
-        follows_results=False,
-        follows_clock=False,
-        keeps_finite=False,
-        slots={},
+    facts: ClassVar[CompressorFacts] = replace(
+        QUANTIZER_FACTS, kinds=frozenset({SIGNS}), scope="tensor", unbiased=False
     )
 
     def contraction(self, numel: int) -> float | None:

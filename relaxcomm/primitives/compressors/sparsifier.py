@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -27,29 +28,28 @@ def num_kept(density: float, numel: int) -> int:
     return min(numel, max(int(density * numel), 1))
 
 
-def largest_entries_facts(compressor: Sparsifier) -> CompressorFacts:
-    """The facts of compressors that send about the largest entries and forget the others."""
-    return CompressorFacts(
-        kinds=frozenset({SPARSE}),
-        rounds=1,
-        scope=compressor.scope,
-        linear=False,
-        unbiased=False,
-        clip=math.inf,
-        max_norm=math.inf,
-        memory="none",
-        follows_results=False,
-        follows_clock=isinstance(compressor.density, piecewise),
-        keeps_finite=False,
-        slots={},
-    )
-
-
 class Sparsifier(FusedFeedback):
     """Sends some entries, chosen by `select`, in messages of a capacity that depends on the clock alone."""
 
     density: float | piecewise
     scope: Literal["model", "bucket"]
+
+    @cached_property
+    def facts(self) -> CompressorFacts:
+        return CompressorFacts(
+            kinds=frozenset({SPARSE}),
+            rounds=1,
+            scope=self.scope,
+            linear=False,
+            unbiased=False,
+            clip=math.inf,
+            max_norm=math.inf,
+            memory="none",
+            follows_results=False,
+            follows_clock=isinstance(self.density, piecewise),
+            keeps_finite=False,
+            slots={},
+        )
 
     @abstractmethod
     def select(self, sizes: Magnitudes, density: float, capacity: int) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -10,10 +11,13 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import Index, Rate, frozen
 from relaxcomm.kernels.segment_statistics import ScaleRule
-from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer, tensor_segments
+from relaxcomm.primitives.compressors.uniform_quantizer import (
+    QUANTIZER_FACTS,
+    UniformQuantizer,
+    tensor_segments,
+)
 from relaxcomm.roles import CompressorFacts, Context
 from relaxcomm.tensors.layout import Layout, one_tensor
-from relaxcomm.tensors.messages import QUANTIZED
 from relaxcomm.tensors.norms import row_norms
 from relaxcomm.tensors.segments import Segments
 
@@ -49,20 +53,7 @@ class terngrad(UniformQuantizer):
 
     @cached_property
     def facts(self) -> CompressorFacts:
-        return CompressorFacts(
-            kinds=frozenset({QUANTIZED}),
-            rounds=1,
-            scope="tensor",
-            linear=False,
-            unbiased=True,
-            clip=math.inf if self.clip is None else self.clip,
-            max_norm=math.inf,
-            memory="none",
-            follows_results=False,
-            follows_clock=False,
-            keeps_finite=False,
-            slots={},
-        )
+        return replace(QUANTIZER_FACTS, scope="tensor", clip=math.inf if self.clip is None else self.clip)
 
     @property
     def num_codes(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Literal
 
 import torch
@@ -11,9 +10,8 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.fields.schedules import Density, least
 from relaxcomm.kernels.dispatch import is_for_kernels
-from relaxcomm.primitives.compressors.sparsifier import Sparsifier, largest_entries_facts, num_kept
+from relaxcomm.primitives.compressors.sparsifier import Sparsifier, num_kept
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
-from relaxcomm.roles import CompressorFacts
 
 
 @frozen
@@ -40,9 +38,7 @@ class top_k(Sparsifier):
     density: Density
     scope: Literal["model", "bucket"] = "model"
 
-    @cached_property
-    def facts(self) -> CompressorFacts:
-        return largest_entries_facts(self)
+    facts = Sparsifier.facts
 
     def contraction(self, numel: int) -> float | None:
         return 1 - num_kept(least(self.density), numel) / numel if numel else 0.0

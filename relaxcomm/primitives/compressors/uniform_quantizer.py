@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 
 import torch
@@ -15,12 +16,28 @@ from relaxcomm.kernels.philox import Key, key_of
 from relaxcomm.kernels.segment_scales import segment_scales
 from relaxcomm.kernels.segment_statistics import ScaleRule
 from relaxcomm.primitives.compressors.fused_feedback import QuantizedFeedback
-from relaxcomm.roles import Coding, Context, State
+from relaxcomm.roles import Coding, CompressorFacts, Context, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.bit_packing import pack_codes, packed_bytes
-from relaxcomm.tensors.messages import Quantized
+from relaxcomm.tensors.messages import QUANTIZED, Quantized
 from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.segments import Segments, chunk_size
+
+QUANTIZER_FACTS = CompressorFacts(
+    kinds=frozenset({QUANTIZED}),
+    rounds=1,
+    scope="bucket",
+    linear=False,
+    unbiased=True,
+    clip=math.inf,
+    max_norm=math.inf,
+    memory="none",
+    follows_results=False,
+    follows_clock=False,
+    keeps_finite=False,
+    slots={},
+)
+"""The facts of a quantiser that draws, in blocks."""
 
 
 class UniformQuantizer(QuantizedFeedback):

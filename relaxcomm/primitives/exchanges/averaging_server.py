@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -12,7 +13,6 @@ from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.transport import Service
 from relaxcomm.primitives.exchanges.parameter_server import (
     HEADER_BYTES,
-    PUSHED,
     Decoder,
     ParameterServer,
     ShardPlan,
@@ -48,22 +48,8 @@ class averaging_server(ParameterServer):
         thread, so that workers need not agree on when to end.
     """
 
-    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
-        accepts=PUSHED,
-        collective=False,
-        same_result=True,
-        operations=1,
-        several_rounds=False,
-        returns="mean",
-        topology="complete",
-        needs_fixed_graph=False,
-        follows_parameters=False,
-        memory="none",
-        takes_divided=False,
-        applies_outer=False,
-        slots={},
-        coding="parts",
-        service={"round": "equal"},
+    facts: ClassVar[ExchangeFacts] = replace(
+        ParameterServer.facts, same_result=True, returns="mean", service={"round": "equal"}
     )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:

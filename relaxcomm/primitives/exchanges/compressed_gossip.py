@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -35,6 +36,15 @@ class PublicCopyGossip(OverGraph):
     add up, and the disagreement `d_i = sum_j W_ij (r_j - r_i)` of the neighbours' with it. Public copies
     begin at the parameters of rank 0, which all ranks start from.
     """
+
+    facts: ClassVar[ExchangeFacts] = replace(
+        gossip.facts,
+        accepts=ALL_KINDS,
+        needs_fixed_graph=True,
+        follows_parameters=True,
+        slots={_COPY: "fresh", _DISAGREEMENT: "fresh"},
+        coding="inner",
+    )
 
     @property
     def without_memory(self) -> Exchange:
@@ -122,23 +132,7 @@ class choco_gossip(PublicCopyGossip):
     gamma: Share
     topology: Topology | None = None
 
-    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
-        accepts=ALL_KINDS,
-        collective=True,
-        same_result=False,
-        operations=1,
-        several_rounds=True,
-        returns="mean",
-        topology="graph",
-        needs_fixed_graph=True,
-        follows_parameters=True,
-        memory="lossless",
-        takes_divided=False,
-        applies_outer=False,
-        slots={_COPY: "fresh", _DISAGREEMENT: "fresh"},
-        coding="inner",
-        service={},
-    )
+    facts: ClassVar[ExchangeFacts] = replace(PublicCopyGossip.facts, memory="lossless")
 
     def _difference(self, x: Tensor, public: Tensor, disagreement: Tensor) -> Tensor:
         return x.to(public.dtype, copy=True).sub_(public)
@@ -171,23 +165,7 @@ class dcd_gossip(PublicCopyGossip):
 
     topology: Topology | None = None
 
-    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
-        accepts=ALL_KINDS,
-        collective=True,
-        same_result=False,
-        operations=1,
-        several_rounds=True,
-        returns="mean",
-        topology="graph",
-        needs_fixed_graph=True,
-        follows_parameters=True,
-        memory="none",
-        takes_divided=False,
-        applies_outer=False,
-        slots={_COPY: "fresh", _DISAGREEMENT: "fresh"},
-        coding="inner",
-        service={},
-    )
+    facts: ClassVar[ExchangeFacts] = PublicCopyGossip.facts
 
     def _difference(self, x: Tensor, public: Tensor, disagreement: Tensor) -> Tensor:
         update = x - public.to(x.dtype)  # from where the last exchange put x, as its type holds it

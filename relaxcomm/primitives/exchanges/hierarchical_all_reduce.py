@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, TypeAlias
 
 import torch
@@ -81,23 +81,7 @@ class hierarchical_all_reduce(Exchange):
         tensor([[3., 3., 3.]])
     """
 
-    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
-        accepts=frozenset({DENSE}),
-        collective=True,
-        same_result=True,
-        operations=4,
-        several_rounds=True,
-        returns="mean",
-        topology="groups",
-        needs_fixed_graph=False,
-        follows_parameters=False,
-        memory="none",
-        takes_divided=False,
-        applies_outer=False,
-        slots={},
-        coding="whole",
-        service={},
-    )
+    facts: ClassVar[ExchangeFacts] = replace(group_all_reduce.facts, same_result=True, operations=4)
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         groups = _Groups.of(cx)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -12,12 +13,11 @@ from torch import Tensor
 from relaxcomm.fields.frozen import Index, frozen
 from relaxcomm.network.operations import Request
 from relaxcomm.network.transport import Service
-from relaxcomm.primitives.exchanges.gossip import OverGraph
+from relaxcomm.primitives.exchanges.gossip import OverGraph, gossip
 from relaxcomm.primitives.exchanges.parameter_server import Decoder, encode
 from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Outer, Served, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_finite
-from relaxcomm.tensors.messages import DENSE
 from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.shards import shard_bucket
 from relaxcomm.topology import Topology
@@ -58,21 +58,12 @@ class pairwise(OverGraph):
     topology: Topology | None = None
     seed: Index = 0
 
-    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
-        accepts=frozenset({DENSE}),
+    facts: ClassVar[ExchangeFacts] = replace(
+        gossip.facts,
         collective=False,
-        same_result=False,
-        operations=1,
         several_rounds=False,
-        returns="mean",
-        topology="graph",
         needs_fixed_graph=True,
         follows_parameters=True,
-        memory="none",
-        takes_divided=False,
-        applies_outer=False,
-        slots={},
-        coding="whole",
         service={"values": "fresh", "taken": "fresh"},
     )
 

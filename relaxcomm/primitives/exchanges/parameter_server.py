@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from relaxcomm.network.operations import Request
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.decode import finish
-from relaxcomm.roles import Compressor, Context, Exchange, State
+from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
@@ -28,13 +29,30 @@ from relaxcomm.tensors.shards import (
 )
 from relaxcomm.topology import Topology
 
-PUSHED = ALL_KINDS - {SHARED_SUPPORT}  # clocks, so draws, are each worker's own
 HEADER_BYTES = 16  # two 8-byte numbers
 _HOST = torch.device("cpu")
 
 
 class ParameterServer(Exchange):
     """An exchange with a server whose parts lie on the ranks; each part of a push is coded on its own."""
+
+    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
+        accepts=ALL_KINDS - {SHARED_SUPPORT},  # clocks, so draws, are each worker's own
+        collective=False,
+        same_result=False,
+        operations=1,
+        several_rounds=False,
+        returns="base",
+        topology="complete",
+        needs_fixed_graph=False,
+        follows_parameters=False,
+        memory="none",
+        takes_divided=False,
+        applies_outer=False,
+        slots={},
+        coding="parts",
+        service={"values": "part"},
+    )
 
     def coding_slots(
         self, bucket: Bucket, compressor: Compressor, membership: Membership

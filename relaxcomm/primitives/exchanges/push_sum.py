@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -11,10 +12,9 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.decode import finish
-from relaxcomm.primitives.exchanges.gossip import OverGraph, swap
+from relaxcomm.primitives.exchanges.gossip import OverGraph, gossip, swap
 from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.buckets import Bucket
-from relaxcomm.tensors.messages import DENSE
 from relaxcomm.tensors.shards import NestedState
 from relaxcomm.topology import Topology
 
@@ -50,22 +50,12 @@ class push_sum(OverGraph):
 
     topology: Topology | None = None
 
-    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
-        accepts=frozenset({DENSE}),
-        collective=True,
-        same_result=False,
-        operations=1,
+    facts: ClassVar[ExchangeFacts] = replace(
+        gossip.facts,
         several_rounds=False,
-        returns="mean",
-        topology="graph",
-        needs_fixed_graph=False,
         follows_parameters=True,
-        memory="none",
-        takes_divided=False,
-        applies_outer=False,
         slots={_SUM: "fresh", _WEIGHT: "fresh"},
         coding="inner",
-        service={},
     )
 
     def check_graph(self, topology: Topology, world_size: int) -> None:

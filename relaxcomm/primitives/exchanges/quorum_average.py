@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -11,7 +12,6 @@ from relaxcomm.errors import TopologyError
 from relaxcomm.fields.frozen import Threshold, frozen
 from relaxcomm.network.operations import Request
 from relaxcomm.primitives.exchanges.parameter_server import (
-    PUSHED,
     ParameterServer,
     ShardPlan,
     header,
@@ -64,23 +64,7 @@ class quorum_average(ParameterServer):
     quorum: Quorum = None
     grace_seconds: Threshold = 0.0
 
-    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
-        accepts=PUSHED,
-        collective=False,
-        same_result=False,
-        operations=1,
-        several_rounds=False,
-        returns="base",
-        topology="complete",
-        needs_fixed_graph=False,
-        follows_parameters=False,
-        memory="none",
-        takes_divided=False,
-        applies_outer=True,
-        slots={},
-        coding="parts",
-        service={"values": "part"},
-    )
+    facts: ClassVar[ExchangeFacts] = replace(ParameterServer.facts, applies_outer=True)
 
     def check_graph(self, topology: Topology, world_size: int) -> None:
         super().check_graph(topology, world_size)

@@ -13,6 +13,7 @@ from torch import Tensor
 from relaxcomm.errors import TopologyError
 from relaxcomm.fields.frozen import Count, frozen
 from relaxcomm.network.operations import AllGather
+from relaxcomm.primitives.exchanges.all_gather import all_gather
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.messages import SUMMABLE, Dense
@@ -21,28 +22,16 @@ from relaxcomm.topology import Topology
 
 _CHUNK = 1 << 14  # entries of which all workers' fit into the cache
 
-_FACTS = ExchangeFacts(
-    accepts=SUMMABLE,  # place by place, the workers' numbers are of the same thing
-    collective=True,
-    same_result=True,
-    operations=1,
-    several_rounds=False,
-    returns="robust mean",
-    topology="complete",
-    needs_fixed_graph=False,
-    follows_parameters=False,
-    memory="none",
-    takes_divided=False,
-    applies_outer=False,
-    slots={},
-    coding="whole",
-    service={},
-)
-"""The facts of all exchanges in this file."""
-
 
 class RobustMean(Exchange):
     """Gathers all messages, and takes the mean of each entry without its largest and smallest values."""
+
+    facts: ClassVar[ExchangeFacts] = replace(
+        all_gather.facts,
+        accepts=SUMMABLE,  # place by place, the workers' numbers are of the same thing
+        several_rounds=False,
+        returns="robust mean",
+    )
 
     @abstractmethod
     def trimmed(self, world_size: int) -> int:
@@ -100,7 +89,7 @@ class trimmed_mean(RobustMean):
 
     trim: Count
 
-    facts: ClassVar[ExchangeFacts] = _FACTS
+    facts: ClassVar[ExchangeFacts] = RobustMean.facts
 
     def trimmed(self, world_size: int) -> int:
         return self.trim
@@ -133,7 +122,7 @@ class coordinate_median(RobustMean):
         2018.
     """
 
-    facts: ClassVar[ExchangeFacts] = _FACTS
+    facts: ClassVar[ExchangeFacts] = RobustMean.facts
 
     def trimmed(self, world_size: int) -> int:
         return (world_size - 1) // 2

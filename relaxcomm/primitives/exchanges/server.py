@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import torch
@@ -15,7 +16,6 @@ from relaxcomm.network.operations import Request
 from relaxcomm.network.transport import Service
 from relaxcomm.primitives.exchanges.parameter_server import (
     HEADER_BYTES,
-    PUSHED,
     Decoder,
     ParameterServer,
     ShardPlan,
@@ -64,22 +64,8 @@ class server(ParameterServer):
 
     staleness: Staleness
 
-    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
-        accepts=PUSHED,
-        collective=False,
-        same_result=False,
-        operations=1,
-        several_rounds=False,
-        returns="base",
-        topology="complete",
-        needs_fixed_graph=False,
-        follows_parameters=False,
-        memory="none",
-        takes_divided=False,
-        applies_outer=False,
-        slots={},
-        coding="parts",
-        service={"values": "part", "clocks": "fresh"},
+    facts: ClassVar[ExchangeFacts] = replace(
+        ParameterServer.facts, service={"values": "part", "clocks": "fresh"}
     )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:

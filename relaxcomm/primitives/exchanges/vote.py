@@ -16,7 +16,7 @@ from relaxcomm.kernels.level_packing import pack_nonnegative
 from relaxcomm.kernels.message_sums import stacked, sum_levels
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
-from relaxcomm.primitives.exchanges.scatter_gather import gather, scatter
+from relaxcomm.primitives.exchanges.scatter_gather import gather, scatter, scatter_gather
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.bit_packing import pack_codes, unpack_codes
 from relaxcomm.tensors.buckets import Bucket
@@ -53,22 +53,8 @@ class vote(Exchange):
     Differs from the paper: there is no server; entries with as many for as against do not become 0.
     """
 
-    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
-        accepts=frozenset({SIGNS}),
-        collective=True,
-        same_result=True,
-        operations=2,
-        several_rounds=False,
-        returns="votes",
-        topology="complete",
-        needs_fixed_graph=False,
-        follows_parameters=False,
-        memory="none",
-        takes_divided=False,
-        applies_outer=False,
-        slots={},
-        coding="parts",
-        service={},
+    facts: ClassVar[ExchangeFacts] = replace(
+        scatter_gather.facts, accepts=frozenset({SIGNS}), returns="votes", coding="parts"
     )
 
     def coding_slots(

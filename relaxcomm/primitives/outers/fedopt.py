@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Fraction, Rate, frozen
+from relaxcomm.primitives.outers.sgd import sgd
 from relaxcomm.roles import Context, Outer, OuterFacts, State
 from relaxcomm.tensors.buckets import Bucket
-
-_FACTS = OuterFacts(
-    moves_model=True,
-    averages=False,
-    needs_base=True,
-    needs_learning_rate=False,
-    needs_momentum=False,
-    returns_direction=False,
-    measures=False,
-    slots={"momentum": "equal", "squares": "equal"},
-)
-"""The facts of all outers in this file: they move the payload's base, and look at nothing but the result."""
 
 
 class _Adaptive(Outer):
@@ -32,6 +22,8 @@ class _Adaptive(Outer):
     lr: float
     momentum: float
     tau: float
+
+    facts: ClassVar[OuterFacts] = replace(sgd.facts, slots={"momentum": "equal", "squares": "equal"})
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {"momentum": bucket.zeros(), "squares": torch.full_like(bucket.zeros(), self.tau**2)}
@@ -76,7 +68,7 @@ class adam(_Adaptive):
     second_momentum: Fraction = 0.99
     tau: Rate = 1e-3
 
-    facts: ClassVar[OuterFacts] = _FACTS
+    facts: ClassVar[OuterFacts] = _Adaptive.facts
 
     def squares(self, before: Tensor, squared: Tensor) -> Tensor:
         return torch.lerp(squared, before, self.second_momentum)
@@ -108,7 +100,7 @@ class yogi(_Adaptive):
     second_momentum: Fraction = 0.99
     tau: Rate = 1e-3
 
-    facts: ClassVar[OuterFacts] = _FACTS
+    facts: ClassVar[OuterFacts] = _Adaptive.facts
 
     def squares(self, before: Tensor, squared: Tensor) -> Tensor:
         return before - (1 - self.second_momentum) * squared * torch.sign(before - squared)
@@ -139,7 +131,7 @@ class adagrad(_Adaptive):
     momentum: Fraction = 0.0
     tau: Rate = 1e-3
 
-    facts: ClassVar[OuterFacts] = _FACTS
+    facts: ClassVar[OuterFacts] = _Adaptive.facts
 
     def squares(self, before: Tensor, squared: Tensor) -> Tensor:
         return before + squared

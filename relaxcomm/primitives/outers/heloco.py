@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Fraction, Rate, Share, Threshold, frozen
+from relaxcomm.primitives.outers.sgd import sgd
 from relaxcomm.roles import Context, Outer, OuterFacts, State
 from relaxcomm.tensors.buckets import Bucket
 
@@ -64,16 +65,7 @@ class heloco(Outer):
     turn: Threshold = 1.0
     confidence: Threshold = 3.0
 
-    facts: ClassVar[OuterFacts] = OuterFacts(
-        moves_model=True,
-        averages=False,
-        needs_base=True,
-        needs_learning_rate=False,
-        needs_momentum=False,
-        returns_direction=False,
-        measures=False,
-        slots={_MOMENTUM: "equal"},
-    )
+    facts: ClassVar[OuterFacts] = sgd.facts
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_MOMENTUM: bucket.zeros()}

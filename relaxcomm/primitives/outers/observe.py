@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
+from relaxcomm.primitives.outers.average import average
 from relaxcomm.roles import Context, Outer, OuterFacts, State
 from relaxcomm.tensors.buckets import Bucket
 
@@ -29,16 +31,7 @@ class observe(Outer):
         [(0.351, 1108), (0.351, 2432)]
     """
 
-    facts: ClassVar[OuterFacts] = OuterFacts(
-        moves_model=False,
-        averages=False,
-        needs_base=False,
-        needs_learning_rate=False,
-        needs_momentum=False,
-        returns_direction=False,
-        measures=False,
-        slots={},
-    )
+    facts: ClassVar[OuterFacts] = replace(average.facts, moves_model=False, averages=False)
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         return result

@@ -15,18 +15,6 @@ from relaxcomm.tensors.buckets import Bucket
 
 _MOMENTUM = "momentum"
 
-_FACTS = OuterFacts(
-    moves_model=True,
-    averages=False,
-    needs_base=True,
-    needs_learning_rate=False,
-    needs_momentum=False,
-    returns_direction=False,
-    measures=False,
-    slots={_MOMENTUM: "equal"},
-)
-"""The facts of all outers in this file: they move the payload's base, and look at nothing but the result."""
-
 
 @frozen
 class sgd(Outer):
@@ -48,7 +36,16 @@ class sgd(Outer):
     lr: Rate
     momentum: Fraction = 0.0
 
-    facts: ClassVar[OuterFacts] = _FACTS
+    facts: ClassVar[OuterFacts] = OuterFacts(
+        moves_model=True,
+        averages=False,
+        needs_base=True,
+        needs_learning_rate=False,
+        needs_momentum=False,
+        returns_direction=False,
+        measures=False,
+        slots={_MOMENTUM: "equal"},
+    )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_MOMENTUM: bucket.zeros()} if self.momentum else {}
@@ -83,7 +80,7 @@ class nesterov(Outer):
     lr: Rate
     momentum: Fraction
 
-    facts: ClassVar[OuterFacts] = _FACTS
+    facts: ClassVar[OuterFacts] = sgd.facts
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_MOMENTUM: bucket.zeros()}

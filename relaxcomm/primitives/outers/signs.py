@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
+from relaxcomm.primitives.outers.average import average
 from relaxcomm.roles import Context, Outer, OuterFacts, State
 from relaxcomm.tensors.buckets import Bucket
 
@@ -30,16 +32,7 @@ class signs(Outer):
     Reference: Peng et al., "DeMo: Decoupled Momentum Optimization", arXiv 2411.19870.
     """
 
-    facts: ClassVar[OuterFacts] = OuterFacts(
-        moves_model=True,
-        averages=False,
-        needs_base=False,
-        needs_learning_rate=False,
-        needs_momentum=False,
-        returns_direction=True,
-        measures=False,
-        slots={},
-    )
+    facts: ClassVar[OuterFacts] = replace(average.facts, averages=False, returns_direction=True)
 
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         return torch.sign(result).add_(result * 0)  # NaN stays visible

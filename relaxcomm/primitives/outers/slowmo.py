@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Fraction, Rate, frozen
+from relaxcomm.primitives.outers.sgd import sgd
 from relaxcomm.roles import Context, Outer, OuterFacts, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.host_copies import on_device
@@ -43,16 +45,7 @@ class slowmo(Outer):
     lr: Rate
     momentum: Fraction
 
-    facts: ClassVar[OuterFacts] = OuterFacts(
-        moves_model=True,
-        averages=False,
-        needs_base=True,
-        needs_learning_rate=True,
-        needs_momentum=False,
-        returns_direction=False,
-        measures=False,
-        slots={_MOMENTUM: "equal"},
-    )
+    facts: ClassVar[OuterFacts] = replace(sgd.facts, needs_learning_rate=True)
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_MOMENTUM: bucket.zeros()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from torch import Tensor
@@ -40,19 +41,7 @@ class momentum(gradients):
 
     beta: Fraction = 0.9
 
-    facts: ClassVar[PayloadFacts] = PayloadFacts(
-        site="backward",
-        is_model=False,
-        is_momentum=True,
-        has_base=False,
-        is_move=True,
-        moves_model=False,
-        keeps_local=False,
-        extra_entries=0,
-        wide=False,
-        event=None,
-        slots={_MOMENTUM: "equal"},
-    )
+    facts: ClassVar[PayloadFacts] = replace(gradients.facts, is_momentum=True, slots={_MOMENTUM: "equal"})
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_MOMENTUM: bucket.zeros()}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 from relaxcomm.fields.frozen import Steps, frozen
+from relaxcomm.primitives.triggers.every_step import every_step
 from relaxcomm.roles import Context, Trigger, TriggerFacts
 
 
@@ -32,14 +34,7 @@ class every(Trigger):
 
     @cached_property
     def facts(self) -> TriggerFacts:
-        return TriggerFacts(
-            known="start",
-            event=None,
-            period_steps=self.steps,
-            needs=frozenset(),
-            looks_at=frozenset(),
-            slots={},
-        )
+        return replace(every_step.facts, period_steps=self.steps)
 
     def fires(self, cx: Context) -> bool:
         return (cx.step - cx.start + 1) % self.steps == 0

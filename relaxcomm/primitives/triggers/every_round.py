@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from relaxcomm.data.clients import RoundPlan
 from relaxcomm.fields.frozen import Share, Steps, frozen
+from relaxcomm.primitives.triggers.every_step import every_step
 from relaxcomm.roles import Context, Trigger, TriggerFacts
 
 
@@ -36,14 +38,7 @@ class every_round(Trigger):
     fraction: Share = 1.0
     clients: Steps | None = None
 
-    facts: ClassVar[TriggerFacts] = TriggerFacts(
-        known="event",
-        event="round",
-        period_steps=1,
-        needs=frozenset(),
-        looks_at=frozenset(),
-        slots={},
-    )
+    facts: ClassVar[TriggerFacts] = replace(every_step.facts, known="event", event="round")
 
     def round_plan(self) -> RoundPlan | None:
         return RoundPlan(self.epochs, self.fraction, self.clients)
