@@ -8,8 +8,9 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import AllGather
+from relaxcomm.primitives.exchanges.message_rounds import Combining, coded, received
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
-from relaxcomm.tensors.messages import ALL_KINDS, MAXIMUM
+from relaxcomm.tensors.messages import ALL_KINDS, MAXIMUM, Message
 from relaxcomm.topology import Topology
 
 
@@ -52,18 +53,15 @@ class all_gather(Exchange):
         return compressor.makes_difference(tensor)
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        weight = 1 / cx.membership.world_size
         coding = compressor.encode_decode(cx.at(out=tensor), tensor, state, keep_sent=False)
-        try:
-            message = next(coding)
-            while True:
-                rows = yield AllGather(message.pack())
-                assert isinstance(rows, Tensor)
-                parts = [(weight, message.unpack(row)) for row in rows]
-                message = coding.send(parts)
-        except StopIteration as stop:
-            result: Tensor = stop.value[0]
-            return result
+        result, _ = yield from coded(coding, _gathered)
+        return result
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return (world_size - 1) * message_bytes
+
+
+def _gathered(message: Message) -> Combining:
+    """The messages of all ranks, each with an equal weight."""
+    rows = yield from received(AllGather(message.pack()))
+    return [(1 / len(rows), message.unpack(row)) for row in rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import AllGather, AllReduce, AllToAll
 from relaxcomm.network.transport import Membership
-from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, Parts, State
+from relaxcomm.primitives.exchanges.message_rounds import Combining, coded, received
+from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.messages import MAXIMUM, SUMMABLE, Dense, Maximum, Message
 from relaxcomm.tensors.precision import HALVES, wide
 from relaxcomm.tensors.shards import shard_sizes, stacked
@@ -55,42 +57,36 @@ class all_reduce(Exchange):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         coding = compressor.encode_decode(cx, tensor, state, keep_sent=False)
-        try:
-            message: Message = next(coding)
-            while True:
-                assert isinstance(message, Dense), "no others are accepted"
-                if isinstance(message, Maximum):
-                    received = yield AllReduce(message.ordered(), "max")
-                    assert isinstance(received, Tensor)
-                else:
-                    received = yield from _mean(cx, message.tensor)
-                in_place = received is message.tensor
-                parts: Parts = ((1.0, message if in_place else replace(message, tensor=received)),)
-                message = coding.send(parts)
-        except StopIteration as stop:
-            result: Tensor = stop.value[0]
-            return result
+        result, _ = yield from coded(coding, partial(_reduced, cx))
+        return result
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return 2 * (world_size - 1) / world_size * message_bytes
 
 
+def _reduced(cx: Context, message: Message) -> Combining:
+    """The mean of a message, or its largest entries."""
+    assert isinstance(message, Dense), "no others are accepted"
+    if isinstance(message, Maximum):
+        total = yield from received(AllReduce(message.ordered(), "max"))
+    else:
+        total = yield from _mean(cx, message.tensor)
+    in_place = total is message.tensor
+    return ((1.0, message if in_place else replace(message, tensor=total)),)
+
+
 def _mean(cx: Context, tensor: Tensor) -> Exchanging:
     if cx.exact and tensor.dtype in HALVES and cx.membership.world_size > 2:  # halves of two are exact
         return (yield from _mean_in_parts(tensor, cx.membership))
-    received = yield AllReduce(tensor, "sum" if cx.divided else "mean")
-    assert isinstance(received, Tensor)
-    return received
+    return (yield from received(AllReduce(tensor, "sum" if cx.divided else "mean")))
 
 
 def _mean_in_parts(tensor: Tensor, membership: Membership) -> Exchanging:
     """The mean, rounded once: each rank sums one part, and sends as much as in a ring."""
     sizes = shard_sizes(tensor.numel(), membership.world_size)
-    rows = yield AllToAll(stacked(torch.split(tensor.flatten(), sizes)))
-    assert isinstance(rows, Tensor)
+    rows = yield from received(AllToAll(stacked(torch.split(tensor.flatten(), sizes))))
     total = rows[0].to(wide(tensor.dtype))
     for row in rows[1:]:
         total += row
-    parts = yield AllGather((total / membership.world_size).to(tensor.dtype))
-    assert isinstance(parts, Tensor)
+    parts = yield from received(AllGather((total / membership.world_size).to(tensor.dtype)))
     return parts.flatten()[: tensor.numel()].view_as(tensor)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.transport import Service
+from relaxcomm.primitives.exchanges.message_rounds import received
 from relaxcomm.primitives.exchanges.parameter_server import (
     HEADER_BYTES,
     Decoder,
@@ -53,8 +54,7 @@ class averaging_server(ParameterServer):
     )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        replies = yield make_request(cx, tensor, compressor, state, (cx.round, 0))
-        assert isinstance(replies, Tensor)
+        replies = yield from received(make_request(cx, tensor, compressor, state, (cx.round, 0)))
         read_replies(replies, tensor)
         return tensor
 

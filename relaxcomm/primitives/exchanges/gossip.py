@@ -10,26 +10,22 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import Neighbors, Operation, Received
+from relaxcomm.primitives.exchanges.message_rounds import Coded, Combining, coded
 from relaxcomm.roles import Coding, Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
-from relaxcomm.tensors.messages import DENSE, Sparse
+from relaxcomm.tensors.messages import DENSE, Message
 from relaxcomm.topology import Topology
 
 Shares: TypeAlias = list[tuple[float, Tensor]]
 
 
-Mixing: TypeAlias = Generator[Operation, Received, tuple[Tensor, Tensor | Sparse | None]]
-
-
-def mix(cx: Context, graph: Topology, coding: Coding) -> Mixing:
+def mix(cx: Context, graph: Topology, coding: Coding) -> Coded:
     """Send messages to those that listen; the mixture of all that came, and the own part if asked for."""
-    try:
-        message = next(coding)
-        while True:
-            came = yield from swap(cx, graph, message.pack())
-            message = coding.send([(share, message.unpack(data)) for share, data in came])
-    except StopIteration as stop:
-        result: tuple[Tensor, Tensor | Sparse | None] = stop.value
-        return result
+
+    def mixed(message: Message) -> Combining:
+        came = yield from swap(cx, graph, message.pack())
+        return [(share, message.unpack(data)) for share, data in came]
+
+    return coded(coding, mixed)
 
 
 def swap(cx: Context, graph: Topology, packed: Tensor) -> Generator[Operation, Received, Shares]:

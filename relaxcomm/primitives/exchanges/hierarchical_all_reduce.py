@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ClassVar, TypeAlias
 
 import torch
@@ -12,8 +13,9 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import Neighbors, Operation, Received
-from relaxcomm.roles import Coding, Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
-from relaxcomm.tensors.messages import DENSE, Dense
+from relaxcomm.primitives.exchanges.message_rounds import Combining, coded
+from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
+from relaxcomm.tensors.messages import DENSE, Dense, Message
 from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.shards import shard_sizes
 from relaxcomm.topology import Topology
@@ -53,11 +55,9 @@ class group_all_reduce(Exchange):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         groups = _Groups.of(cx)
-        return (
-            yield from _coded(
-                compressor.encode_decode(cx, tensor, state, keep_sent=False), groups.inside_mean
-            )
-        )
+        coding = compressor.encode_decode(cx, tensor, state, keep_sent=False)
+        result, _ = yield from coded(coding, partial(_averaged, groups.inside_mean))
+        return result
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return _inside_bytes(message_bytes, topology.groups(world_size), world_size)
@@ -85,7 +85,9 @@ class hierarchical_all_reduce(Exchange):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         groups = _Groups.of(cx)
-        return (yield from _coded(compressor.encode_decode(cx, tensor, state, keep_sent=False), groups.mean))
+        coding = compressor.encode_decode(cx, tensor, state, keep_sent=False)
+        result, _ = yield from coded(coding, partial(_averaged, groups.mean))
+        return result
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         groups = topology.groups(world_size)
@@ -100,19 +102,9 @@ def _inside_bytes(message_bytes: int, groups: Sequence[Sequence[int]], world_siz
     return sum(2 * (len(group) - 1) for group in groups) * message_bytes / world_size
 
 
-_Averaging: TypeAlias = Generator[Operation, Received, Tensor]
-
-
-def _coded(coding: Coding, mean: Callable[[Tensor], _Averaging]) -> Exchanging:
-    try:
-        message = next(coding)
-        while True:
-            assert isinstance(message, Dense)
-            result = yield from mean(message.tensor)
-            message = coding.send(((1.0, Dense(result)),))
-    except StopIteration as stop:
-        decoded: Tensor = stop.value[0]
-        return decoded
+def _averaged(mean: Callable[[Tensor], Exchanging], message: Message) -> Combining:
+    assert isinstance(message, Dense), "no others are accepted"
+    return [(1.0, Dense((yield from mean(message.tensor))))]
 
 
 _Spans: TypeAlias = Mapping[int, range]
@@ -138,12 +130,12 @@ class _Groups:
         """Which group this rank is in."""
         return next(index for index, group in enumerate(self.groups) if self.rank in group)
 
-    def inside_mean(self, tensor: Tensor) -> _Averaging:
+    def inside_mean(self, tensor: Tensor) -> Exchanging:
         """The mean over this rank's group."""
         total, size = (yield from self._reduce_inside(tensor)), len(self.groups[self.index])
         return (yield from self._spread_inside((total / size).to(tensor.dtype), tensor.numel()))
 
-    def mean(self, tensor: Tensor) -> _Averaging:
+    def mean(self, tensor: Tensor) -> Exchanging:
         """The mean over all ranks; each entry is summed by one rank, so that all get the same bits."""
         total = yield from self._reduce_inside(tensor)
         # As a part of the mean it cannot overflow; that of equal values is theirs if it is rounded once.
@@ -168,7 +160,7 @@ class _Groups:
         start, turns = max(shard.start for shard in shards), len(self.groups)
         return range(start + (index - start) % turns, min(shard.stop for shard in shards), turns)
 
-    def _reduce_inside(self, tensor: Tensor) -> _Averaging:
+    def _reduce_inside(self, tensor: Tensor) -> Exchanging:
         """The sum over the group of this rank's shard, in the order of the ranks."""
         spans = _cut(tensor.numel(), self.groups[self.index])
         mine = spans.pop(self.rank)
@@ -179,7 +171,7 @@ class _Groups:
             total += shards[rank]
         return total
 
-    def _spread_inside(self, shard: Tensor, numel: int) -> _Averaging:
+    def _spread_inside(self, shard: Tensor, numel: int) -> Exchanging:
         """All shards of the group, side by side."""
         group = self.groups[self.index]
         spans = _cut(numel, group)

@@ -14,6 +14,7 @@ from relaxcomm.fields.frozen import Index, frozen
 from relaxcomm.network.operations import Request
 from relaxcomm.network.transport import Service
 from relaxcomm.primitives.exchanges.gossip import OverGraph, gossip
+from relaxcomm.primitives.exchanges.message_rounds import received
 from relaxcomm.primitives.exchanges.parameter_server import Decoder, encode
 from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Outer, Served, State
 from relaxcomm.tensors.buckets import Bucket
@@ -77,12 +78,11 @@ class pairwise(OverGraph):
         peers = self._passive_neighbours(cx)
         if rank in peers:
             local = tensor.to(kept).view(torch.uint8)
-            came = yield Request(local.unsqueeze(0), reply, (rank,))
-            assert isinstance(came, Tensor)
+            came = yield from received(Request(local.unsqueeze(0), reply, (rank,)))
             return came[0].view(kept).to(tensor.device, non_blocking=True).to(tensor.dtype)
         peer = random.Random(f"{self.seed}/{rank}/{cx.round}").choice(peers)
-        came = yield Request(encode(cx, tensor, compressor, state).unsqueeze(0), reply, (peer,))
-        assert isinstance(came, Tensor)
+        packed = encode(cx, tensor, compressor, state)
+        came = yield from received(Request(packed.unsqueeze(0), reply, (peer,)))
         return tensor - came[0].view(kept).to(tensor.device, non_blocking=True).to(tensor.dtype)
 
     def serve(self, cx: Context, bucket: Bucket, compressor: Compressor, outer: Outer) -> Served:

@@ -11,6 +11,7 @@ from torch import Tensor
 from relaxcomm.errors import TopologyError
 from relaxcomm.fields.frozen import Threshold, frozen
 from relaxcomm.network.operations import Request
+from relaxcomm.primitives.exchanges.message_rounds import received
 from relaxcomm.primitives.exchanges.parameter_server import (
     ParameterServer,
     ShardPlan,
@@ -79,8 +80,7 @@ class quorum_average(ParameterServer):
         return self.quorum or world_size // 2 + 1
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        replies = yield make_request(cx, tensor, compressor, state, (cx.samples, cx.round))
-        assert isinstance(replies, Tensor)
+        replies = yield from received(make_request(cx, tensor, compressor, state, (cx.samples, cx.round)))
         cx.record("contributors", min(read_header(reply)[0] for reply in replies))
         read_replies(replies, tensor)
         return tensor

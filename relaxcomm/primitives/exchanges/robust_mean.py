@@ -14,9 +14,10 @@ from relaxcomm.errors import TopologyError
 from relaxcomm.fields.frozen import Count, frozen
 from relaxcomm.network.operations import AllGather
 from relaxcomm.primitives.exchanges.all_gather import all_gather
+from relaxcomm.primitives.exchanges.message_rounds import Combining, coded, received
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors import buffer_pool
-from relaxcomm.tensors.messages import SUMMABLE, Dense
+from relaxcomm.tensors.messages import SUMMABLE, Dense, Message
 from relaxcomm.tensors.precision import wide
 from relaxcomm.topology import Topology
 
@@ -39,18 +40,14 @@ class RobustMean(Exchange):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         coding = compressor.encode_decode(cx, tensor, state, keep_sent=False)
-        message = next(coding)
+        result, _ = yield from coded(coding, self._middle)
+        return result
+
+    def _middle(self, message: Message) -> Combining:
         assert isinstance(message, Dense), "no others are accepted"
-        rows = yield AllGather(message.pack())
-        assert isinstance(rows, Tensor)
+        rows = yield from received(AllGather(message.pack()))
         values = [message.unpack(row).tensor for row in rows]
-        middle = mean_of_middle(values, self.trimmed(cx.membership.world_size))
-        try:
-            coding.send([(1.0, replace(message, tensor=middle))])
-        except StopIteration as stop:
-            result: Tensor = stop.value[0]
-            return result
-        raise AssertionError("compressors of several messages are refused when a rule is built")
+        return [(1.0, replace(message, tensor=mean_of_middle(values, self.trimmed(len(rows)))))]
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return (world_size - 1) * message_bytes

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from typing import ClassVar, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.network.operations import AllGather, AllToAll, Operation, Received
+from relaxcomm.network.operations import AllGather, AllToAll
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.primitives.compressors.error_feedback import error_feedback
+from relaxcomm.primitives.exchanges.message_rounds import received
 from relaxcomm.roles import Coding, Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_known_finite, know_finite
@@ -107,8 +108,8 @@ class scatter_gather(Exchange):
             for index, (_, shard) in enumerate(shards)
         ]
         messages = [next(coding) for coding in codings]
-        received = yield from scatter(messages)
-        parts = [(1 / num_shards, messages[rank].unpack(row)) for row in received]
+        came = yield from scatter(messages)
+        parts = [(1 / num_shards, messages[rank].unpack(row)) for row in came]
         mean, _ = finish(codings[rank], parts)
         again = known[rank].part(0, mean.numel())  # a place of its own: its draws are not those of the first
         again = again.at(difference=None, out=into[rank])
@@ -118,7 +119,7 @@ class scatter_gather(Exchange):
             again, mean, NestedState(state, num_shards), keep_sent=False
         )
         message = next(mean_coding)
-        rows = yield from gather(message, received.shape[1])
+        rows = yield from gather(message, came.shape[1])
         # The coders of the other parts read the means of those, and only now keep what they left out.
         codings[rank], messages[rank] = mean_coding, message
         if _decode(codings, [one.unpack(row) for one, row in zip(messages, rows, strict=True)], into):
@@ -156,19 +157,12 @@ def _decode(codings: Iterable[Coding], means: Iterable[Message], into: Iterable[
     return are_finite
 
 
-_Swapping: TypeAlias = Generator[Operation, Received, Tensor]
-
-
-def scatter(messages: Sequence[Message]) -> _Swapping:
+def scatter(messages: Sequence[Message]) -> Exchanging:
     """Send each rank the message of its part; those of smaller parts are filled up with zeros."""
-    received = yield AllToAll(stacked([message.pack() for message in messages]))
-    assert isinstance(received, Tensor)
-    return received
+    return received(AllToAll(stacked([message.pack() for message in messages])))
 
 
-def gather(message: Message, width: int) -> _Swapping:
+def gather(message: Message, width: int) -> Exchanging:
+    """Send all ranks a message, filled up to a width; those of all."""
     packed = message.pack()
-    filled = torch.cat([packed, packed.new_zeros(width - packed.numel())])
-    received = yield AllGather(filled)
-    assert isinstance(received, Tensor)
-    return received
+    return received(AllGather(torch.cat([packed, packed.new_zeros(width - packed.numel())])))

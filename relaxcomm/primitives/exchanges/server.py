@@ -14,6 +14,7 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import Request
 from relaxcomm.network.transport import Service
+from relaxcomm.primitives.exchanges.message_rounds import received
 from relaxcomm.primitives.exchanges.parameter_server import (
     HEADER_BYTES,
     Decoder,
@@ -70,8 +71,7 @@ class server(ParameterServer):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         need = 0 if math.isinf(self.staleness) else max(0, cx.round + 1 - int(self.staleness))
-        replies = yield make_request(cx, tensor, compressor, state, (cx.round, need))
-        assert isinstance(replies, Tensor)
+        replies = yield from received(make_request(cx, tensor, compressor, state, (cx.round, need)))
         least = min(read_header(reply)[0] for reply in replies)
         cx.record("staleness_steps", max(0, cx.round + 1 - least))
         read_replies(replies, tensor)
