@@ -118,7 +118,7 @@ class Carrier:
         """The piece of a new rank's part of what lies in pieces, or what is the same for all parts."""
         if list(whole.shape) != [numel]:
             return whole
-        return [piece for _, piece in shards_of(whole, shard_sizes(numel, self.membership.world_size))][index]
+        return shards_of(whole, self.membership.world_size)[index][1]
 
     def wholes(
         self, owner: str, known: Slots, olds: Sequence[Held], fresh: Held, *, same_result: bool = True

@@ -12,7 +12,7 @@ from relaxcomm.step.bound import Bound
 from relaxcomm.step.plan import TaskKey
 from relaxcomm.step.world import World
 from relaxcomm.tensors.buckets import Bucket
-from relaxcomm.tensors.shards import shard_sizes, shards_of
+from relaxcomm.tensors.shards import shards_of
 
 HANDOVER = "recovery"
 """The label of what those who are left send."""
@@ -54,11 +54,9 @@ class Handover:
         """Complete what the same algorithm keeps now; it was made of the parameters."""
         new.state.follow(self._old.state)
         for key, others in self._others.items():
-            service, bucket = new.state.services[key], self._old.plan.bucket(key[1])
-            sizes = shard_sizes(bucket.numel, new.world.size)
+            service = new.state.services[key]
             cut = {
-                name: [piece for _, piece in shards_of(whole, sizes)][new.world.rank]
-                for name, whole in others.items()
+                name: shards_of(whole, new.world.size)[new.world.rank][1] for name, whole in others.items()
             }
             service.restore({**service.export(), **cut})
         for bucket, moved in self._moved:
@@ -103,8 +101,7 @@ class Handover:
         """Leave out what services have taken of the push that was under way."""
         old = self._old
         round = max(count for (rule, _), count in old.state.rounds.items() if rule == key[0])
-        shards = shards_of(moved, shard_sizes(moved.numel(), old.world.size))
-        for owner, (_, shard) in enumerate(shards):
+        for owner, (_, shard) in enumerate(shards_of(moved, old.world.size)):
             if owner in self._taken_by and self._taken_by[owner][key][old.world.rank] == round:
                 shard.zero_()
 
@@ -117,7 +114,7 @@ class Handover:
         """
         old = self._old
         mine = copy.to(part.dtype, copy=True)  # where ranks exchange: a service's part is on the host
-        for owner, (_, shard) in enumerate(shards_of(mine, shard_sizes(mine.numel(), old.world.size))):
+        for owner, (_, shard) in enumerate(shards_of(mine, old.world.size)):
             if owner == old.world.rank:
                 shard.copy_(part)
             elif owner in self._taken_by:

@@ -34,10 +34,10 @@ def shard_sizes(numel: int, num_shards: int) -> list[int]:
     return [max(0, min(size, numel - index * size)) for index in range(num_shards)]
 
 
-def shards_of(tensor: Tensor, sizes: Sequence[int]) -> Iterator[tuple[int, Tensor]]:
+def shards_of(tensor: Tensor, num_shards: int) -> list[tuple[int, Tensor]]:
     """Where each shard of a flat tensor begins, and the shard."""
-    starts = accumulate(sizes, initial=0)
-    yield from zip(starts, torch.split(tensor, list(sizes)), strict=False)
+    sizes = shard_sizes(tensor.numel(), num_shards)
+    return list(zip(accumulate(sizes, initial=0), torch.split(tensor, sizes), strict=False))
 
 
 def shard_bucket(

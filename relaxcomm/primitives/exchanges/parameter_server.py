@@ -76,7 +76,7 @@ def make_request(
     sizes = shard_sizes(tensor.numel(), cx.membership.world_size)
     packed = [
         encode(cx.part(start, shard.numel()), shard, compressor, NestedState(state, index))
-        for index, (start, shard) in enumerate(shards_of(tensor, sizes))
+        for index, (start, shard) in enumerate(shards_of(tensor, len(sizes)))
     ]
     rows = _matrix(len(sizes), HEADER_BYTES + max(one.numel() for one in packed), tensor.device)
     rows[:, :HEADER_BYTES] = header(*numbers, tensor.device)
@@ -88,8 +88,8 @@ def make_request(
 
 def read_replies(replies: Tensor, out: Tensor) -> None:
     """Copy the values of all shards into `out` (`[numel]`)."""
-    kept, sizes = wide(out.dtype), shard_sizes(out.numel(), len(replies))
-    for reply, (_, shard) in zip(replies, shards_of(out, sizes), strict=True):
+    kept = wide(out.dtype)
+    for reply, (_, shard) in zip(replies, shards_of(out, len(replies)), strict=True):
         values = reply[HEADER_BYTES : HEADER_BYTES + kept.itemsize * shard.numel()].view(kept)
         shard.copy_(values.to(shard.device, non_blocking=True))
 

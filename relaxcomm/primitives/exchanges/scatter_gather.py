@@ -25,7 +25,6 @@ from relaxcomm.tensors.shards import (
     padded_bytes,
     shard_bucket,
     shard_layouts,
-    shard_sizes,
     shard_slots,
     shards_of,
     stacked,
@@ -97,7 +96,7 @@ class scatter_gather(Exchange):
         rank, num_shards = cx.membership.rank, cx.membership.world_size
         kept = wide(tensor.dtype)
         result = tensor if tensor.dtype == kept else torch.empty_like(tensor, dtype=kept)
-        shards = list(shards_of(tensor, shard_sizes(tensor.numel(), num_shards)))
+        shards = shards_of(tensor, num_shards)
         into = [result[start : start + shard.numel()] for start, shard in shards]
         known = [
             _known_of(cx.part(start, shard.numel()).at(out=out), shard, compressor)

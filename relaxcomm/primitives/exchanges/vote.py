@@ -25,7 +25,6 @@ from relaxcomm.tensors.messages import SIGNS, Message, Signs
 from relaxcomm.tensors.shards import (
     NestedState,
     padded_bytes,
-    shard_sizes,
     shard_slots,
     shards_of,
 )
@@ -64,7 +63,7 @@ class vote(Exchange):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         rank, num_shards = cx.membership.rank, cx.membership.world_size
-        shards = list(shards_of(tensor, shard_sizes(tensor.numel(), num_shards)))
+        shards = shards_of(tensor, num_shards)
         messages = [
             next(
                 compressor.encode_decode(
