@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 from relaxcomm.errors import PluginError
+
+T = TypeVar("T")
 
 Carried: TypeAlias = Literal["equal", "mean", "share", "mean of shares", "sum", "part", "fresh"]
 """What becomes of a slot when there is another number of ranks.
@@ -44,11 +46,11 @@ def share_of(slots: Slots, mean: str) -> str:
     return shares[0]
 
 
-def nested(index: int, slots: Slots) -> dict[str, Carried]:
-    """The slots of what is wrapped, as they are called among those of the wrapper.
+def nested(index: int, slots: Mapping[str, T]) -> dict[str, T]:
+    """The slots of what is wrapped, or what is said of them, as they are called among those of the wrapper.
 
     Example:
         >>> nested(0, {"residual": "share"})
         {'0.residual': 'share'}
     """
-    return {f"{index}.{slot}": carried for slot, carried in slots.items()}
+    return {f"{index}.{slot}": one for slot, one in slots.items()}

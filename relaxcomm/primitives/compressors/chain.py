@@ -96,11 +96,9 @@ class chain(Compressor):
                 )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
-        slots: dict[str, Tensor] = {}
-        NestedState(slots, _FIRST).update(self._first.init(bucket))
         num_values, _ = self._values(bucket.layout, bucket.dtype.itemsize)
-        NestedState(slots, _REST).update(self._rest.init(shard_bucket(bucket, one_tensor(num_values))))
-        return slots
+        rest = self._rest.init(shard_bucket(bucket, one_tensor(num_values)))
+        return nested(_FIRST, self._first.init(bucket)) | nested(_REST, rest)
 
     def makes_sum(self, tensor: Tensor) -> bool:
         return self._first.makes_sum(tensor)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -11,10 +10,8 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.primitives.compressors.decode import as_dense
-from relaxcomm.primitives.compressors.memory import Memory, inner_state
+from relaxcomm.primitives.compressors.memory import Memory, inner_slots, inner_state
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
-from relaxcomm.roles.carried import Carried
-from relaxcomm.roles.scope import widest
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import MAXIMUM
 
@@ -53,23 +50,15 @@ class ef21(Memory):
 
     @cached_property
     def facts(self) -> CompressorFacts:
-        inner = self.compressor.facts
-        mean: Carried = "equal" if MAXIMUM in inner.kinds else "mean of shares"  # of some no mean is taken
-        return replace(
-            inner,
-            scope=widest("tensor", inner.scope),  # estimates have the bucket's entries alone
-            linear=False,
+        has_mean = MAXIMUM not in self.compressor.facts.kinds
+        return self.facts_around(
+            {_ESTIMATE: "share", _MEAN: "mean of shares" if has_mean else "equal"},
             memory="lossless",
             follows_results=True,
-            keeps_finite=False,
-            slots={_ESTIMATE: "share", _MEAN: mean, **self.inner_carried},
         )
 
-    def __post_init__(self) -> None:
-        self.check_alone()
-
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
-        return {_ESTIMATE: bucket.zeros(), _MEAN: bucket.zeros(), **self.inner_slots(bucket)}
+        return {_ESTIMATE: bucket.zeros(), _MEAN: bucket.zeros(), **inner_slots(self.compressor, bucket)}
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         difference = (tensor - state[_ESTIMATE]).to(tensor.dtype)

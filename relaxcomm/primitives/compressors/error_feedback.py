@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -11,9 +10,8 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import Share, frozen
 from relaxcomm.primitives.compressors.fused_feedback import FusedFeedback
-from relaxcomm.primitives.compressors.memory import Memory, inner_state, subtract
+from relaxcomm.primitives.compressors.memory import Memory, inner_slots, inner_state, subtract
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
-from relaxcomm.roles.scope import widest
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import Sparse
 from relaxcomm.tensors.precision import wide
@@ -54,25 +52,13 @@ class error_feedback(Memory):
 
     @cached_property
     def facts(self) -> CompressorFacts:
-        return replace(
-            self.compressor.facts,
-            scope=widest(
-                "tensor", self.compressor.facts.scope
-            ),  # the residual has the bucket's entries alone
-            linear=False,
-            memory="lossless" if self.decay == 1 else "leaky",
-            keeps_finite=False,
-            slots={_RESIDUAL: "share", **self.inner_carried},
-        )
-
-    def __post_init__(self) -> None:
-        self.check_alone()
+        return self.facts_around({_RESIDUAL: "share"}, memory="lossless" if self.decay == 1 else "leaky")
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         residual, rounded = bucket.zeros(), bucket.empty()
         slots = {_RESIDUAL: residual, _SPARE: torch.empty_like(residual)}
         slots |= {_ROUNDED: rounded} if rounded.dtype != residual.dtype else {}
-        return {**slots, **self.inner_slots(bucket)}
+        return {**slots, **inner_slots(self.compressor, bucket)}
 
     def makes_difference(self, tensor: Tensor) -> bool:
         if isinstance(self.compressor, FusedFeedback):

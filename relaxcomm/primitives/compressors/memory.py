@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from relaxcomm.errors import CompositionError
 from relaxcomm.primitives.compressors.weighted_sum import add_sparse
-from relaxcomm.roles import Compressor, State
-from relaxcomm.roles.carried import Carried, nested
+from relaxcomm.roles import Compressor, CompressorFacts, State
+from relaxcomm.roles.carried import Slots, nested
+from relaxcomm.roles.scope import widest
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Sparse
@@ -33,19 +37,19 @@ class Memory(Compressor):
     def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
         return self.compressor.layout_bytes(layout, element_bytes)
 
-    def inner_slots(self, bucket: Bucket) -> dict[str, Tensor]:
-        """The inner compressor's slots, to stand beside one's own."""
-        slots: dict[str, Tensor] = {}
-        NestedState(slots, _INNER).update(self.compressor.init(bucket))
-        return slots
+    def facts_around(self, own: Slots, **stated: Any) -> CompressorFacts:
+        """The facts of a memory in `own` slots, each as long as a bucket, around the inner compressor."""
+        inner = self.compressor.facts
+        return replace(
+            inner,
+            scope=widest("tensor", inner.scope),  # a memory has the bucket's entries alone
+            linear=False,
+            keeps_finite=False,
+            slots={**own, **nested(_INNER, inner.slots)},
+            **stated,
+        )
 
-    @property
-    def inner_carried(self) -> dict[str, Carried]:
-        """What becomes of the inner compressor's slots, to stand beside one's own."""
-        return nested(_INNER, self.compressor.facts.slots)
-
-    def check_alone(self) -> None:
-        """Refuse an inner compressor that keeps a residual."""
+    def __post_init__(self) -> None:
         if self.compressor.facts.memory != "none":
             raise CompositionError(
                 f"{type(self).__name__} around {self.compressor!r} would keep entries twice; use one of them"
@@ -60,6 +64,11 @@ def subtract(tensor: Tensor, sent: Tensor | Sparse) -> Tensor:
     return tensor
 
 
+def inner_slots(compressor: Compressor, bucket: Bucket) -> dict[str, Tensor]:
+    """The slots of a compressor, to stand among those of what codes with it."""
+    return nested(_INNER, compressor.init(bucket))
+
+
 def inner_state(state: State, lent: Tensor) -> State:
-    """The slots of the inner compressor among those of the outer one, whose memory it codes."""
+    """The slots that `inner_slots` has made, for a call that is lent memory to code."""
     return UnsharedState(NestedState(state, _INNER), lent)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Fraction, frozen
-from relaxcomm.primitives.compressors.memory import Memory, inner_state, subtract
+from relaxcomm.primitives.compressors.memory import Memory, inner_slots, inner_state, subtract
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
+from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.optimizer_groups import refuse_all_but_plain_sgd
-from relaxcomm.roles.scope import widest
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import Sparse
 
@@ -54,24 +53,14 @@ class momentum_correction(Memory):
 
     @cached_property
     def facts(self) -> CompressorFacts:
-        return replace(
-            self.compressor.facts,
-            scope=widest("tensor", self.compressor.facts.scope),  # u and v have the bucket's entries alone
-            linear=False,
-            unbiased=False,
-            memory="lossless",
-            keeps_finite=False,
-            slots={_RESIDUAL: "share", _VELOCITY: "share", **self.inner_carried},
-        )
-
-    def __post_init__(self) -> None:
-        self.check_alone()
+        own: Slots = {_RESIDUAL: "share", _VELOCITY: "share"}
+        return self.facts_around(own, unbiased=False, memory="lossless")
 
     def check_optimizer(self, groups: list[dict[str, object]]) -> None:
         refuse_all_but_plain_sgd(self, groups)
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
-        return {_RESIDUAL: bucket.zeros(), _VELOCITY: bucket.zeros(), **self.inner_slots(bucket)}
+        return {_RESIDUAL: bucket.zeros(), _VELOCITY: bucket.zeros(), **inner_slots(self.compressor, bucket)}
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         velocity = torch.add(tensor, state[_VELOCITY], alpha=self.momentum)

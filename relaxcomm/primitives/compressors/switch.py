@@ -85,10 +85,7 @@ class switch(Compressor):
         return (*before, (self.steps, begun[-1]), *after)
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
-        slots: dict[str, Tensor] = {}
-        for index, one in enumerate((self.first, self.then)):
-            NestedState(slots, index).update(one.init(bucket))
-        return slots
+        return nested(0, self.first.init(bucket)) | nested(1, self.then.init(bucket))
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         index = int(cx.step - cx.start >= self.steps)

@@ -13,18 +13,16 @@ from torch import Tensor
 from relaxcomm.fields.frozen import Share, frozen
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.decode import as_dense
+from relaxcomm.primitives.compressors.memory import inner_slots, inner_state
 from relaxcomm.primitives.exchanges.gossip import OverGraph, gossip, mix
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import ALL_KINDS, Sparse
 from relaxcomm.tensors.precision import HALVES
-from relaxcomm.tensors.shards import NestedState
-from relaxcomm.tensors.unshared import UnsharedState
 from relaxcomm.topology import Topology
 
 _COPY, _DISAGREEMENT = "public_copy", "disagreement"
 _SPARE_COPY, _SPARE_DISAGREEMENT, _MESSAGE = "_spare_copy", "_spare_disagreement", "_message"
-_INNER = 0
 _CHUNK = 1 << 14  # entries that fit into the innermost caches in float64
 
 
@@ -56,16 +54,13 @@ class PublicCopyGossip(OverGraph):
         public, disagreement = bucket.copy().to(_wider(bucket.dtype)), bucket.zeros()
         slots = {_COPY: public, _DISAGREEMENT: disagreement}
         slots |= {_SPARE_COPY: torch.empty_like(public), _SPARE_DISAGREEMENT: torch.empty_like(disagreement)}
-        slots |= {_MESSAGE: bucket.empty()}
-        NestedState(slots, _INNER).update(compressor.init(bucket))
-        return slots
+        return slots | {_MESSAGE: bucket.empty()} | inner_slots(compressor, bucket)
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         difference = state[_MESSAGE]
         for out, x, public, disagreement in _chunks(difference, tensor, state[_COPY], state[_DISAGREEMENT]):
             out.copy_(self._difference(x, public, disagreement))
-        inner = UnsharedState(NestedState(state, _INNER), difference)
-        coding = compressor.encode_decode(cx, difference, inner, keep_sent=True)
+        coding = compressor.encode_decode(cx, difference, inner_state(state, difference), keep_sent=True)
         change, sent = yield from mix(cx, self.graph(cx.topology), coding)
         assert sent is not None
         self._follow(state, change, sent)

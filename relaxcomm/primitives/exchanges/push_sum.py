@@ -12,14 +12,13 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.decode import finish
+from relaxcomm.primitives.compressors.memory import inner_slots, inner_state
 from relaxcomm.primitives.exchanges.gossip import OverGraph, gossip, swap
 from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.buckets import Bucket
-from relaxcomm.tensors.shards import NestedState
 from relaxcomm.topology import Topology
 
 _SUM, _WEIGHT = "sum", "weight"
-_INNER = 0
 _WEIGHT_BYTES = 8
 
 
@@ -65,18 +64,15 @@ class push_sum(OverGraph):
         self, bucket: Bucket, compressor: Compressor, membership: Membership
     ) -> Mapping[str, Tensor]:
         weight = torch.ones(1, dtype=torch.float64, device=bucket.device)
-        slots = {_SUM: bucket.copy(), _WEIGHT: weight}
-        NestedState(slots, _INNER).update(compressor.init(bucket))
-        return slots
+        return {_SUM: bucket.copy(), _WEIGHT: weight, **inner_slots(compressor, bucket)}
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         tensor.sub_(_quotient(state).to(tensor.dtype))  # what the optimizer has added
         # What a shorter type cannot hold is not handed out.
         held = torch.add(tensor, state[_SUM], out=tensor if tensor.dtype == state[_SUM].dtype else None)
-        rest = None if held is tensor else held - held.to(tensor.dtype)
-        coding = compressor.encode_decode(
-            cx, held.to(tensor.dtype), NestedState(state, _INNER), keep_sent=False
-        )
+        sendable = held.to(tensor.dtype)
+        rest = None if held is tensor else held - sendable
+        coding = compressor.encode_decode(cx, sendable, inner_state(state, sendable), keep_sent=False)
         message = next(coding)
         packed = torch.cat([message.pack(), state[_WEIGHT].view(torch.uint8)])
         came = yield from swap(cx, self.graph(cx.topology), packed)

@@ -15,6 +15,7 @@ from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.primitives.compressors.error_feedback import error_feedback
 from relaxcomm.primitives.exchanges.message_rounds import received
 from relaxcomm.roles import Coding, Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
+from relaxcomm.roles.carried import nested
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_known_finite, know_finite
 from relaxcomm.tensors.layout import Layout
@@ -89,8 +90,7 @@ class scatter_gather(Exchange):
         rank, num_shards = membership.rank, membership.world_size
         slots = shard_slots(bucket, num_shards, compressor.init)
         mine = shard_bucket(bucket, shard_layouts(bucket, num_shards)[rank])
-        NestedState(slots, num_shards).update(self._second(compressor).init(mine))
-        return slots
+        return slots | nested(num_shards, self._second(compressor).init(mine))
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         rank, num_shards = cx.membership.rank, cx.membership.world_size
