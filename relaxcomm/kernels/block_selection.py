@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 
 from relaxcomm.kernels.dispatch import on_its_device, uses_triton
 from relaxcomm.kernels.magnitudes import magnitude_keys
-from relaxcomm.tensors.host_copies import stream_on
+from relaxcomm.tensors.host_copies import kept_per_stream
 from relaxcomm.tensors.messages import block_starts, largest_block
 from relaxcomm.tensors.segments import Blocks
 
@@ -78,6 +77,7 @@ def largest_in_blocks(flat: Tensor, blocks: tuple[Blocks, ...]) -> tuple[Tensor,
     return flat.index_select(0, places + block_starts(blocks, flat.device)), places
 
 
+@kept_per_stream(256)
 def block_table(blocks: tuple[Blocks, ...], device: torch.device) -> BlockTable:
     """The table of all blocks of all runs; made once, without waiting for a copy.
 
@@ -87,13 +87,6 @@ def block_table(blocks: tuple[Blocks, ...], device: torch.device) -> BlockTable:
         >>> block_table((Blocks(0, 2, 4, 1), Blocks(8, 1, 3, 2)), torch.device("cpu")).ends
         tensor([1, 2, 4])
     """
-    return _block_table(blocks, device, stream_on(device))
-
-
-@functools.lru_cache(maxsize=256)
-def _block_table(
-    blocks: tuple[Blocks, ...], device: torch.device, stream: torch.cuda.Stream | None
-) -> BlockTable:
     starts = [torch.arange(run.start, run.stop, run.size, device=device) for run in blocks]
     sizes, kept = (
         torch.cat([torch.full((run.num,), getattr(run, name), device=device) for run in blocks])
@@ -102,6 +95,7 @@ def _block_table(
     return BlockTable(torch.cat(starts), sizes, kept, kept.cumsum(0))
 
 
+@kept_per_stream(256)
 def block_slots(blocks: tuple[Blocks, ...], most: int, device: torch.device) -> Tensor:
     """Which of `[count, most]` places are those of chosen entries, `[k]` int64.
 
@@ -111,13 +105,6 @@ def block_slots(blocks: tuple[Blocks, ...], most: int, device: torch.device) -> 
         >>> block_slots((Blocks(0, 2, 4, 1), Blocks(8, 1, 3, 2)), 2, torch.device("cpu"))
         tensor([0, 2, 4, 5])
     """
-    return _block_slots(blocks, most, device, stream_on(device))
-
-
-@functools.lru_cache(maxsize=256)
-def _block_slots(
-    blocks: tuple[Blocks, ...], most: int, device: torch.device, stream: torch.cuda.Stream | None
-) -> Tensor:
     slots, first = [], 0
     for run in blocks:
         rows = torch.arange(first, first + run.num, device=device).view(-1, 1) * most

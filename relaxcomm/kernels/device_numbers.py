@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-
 import torch
 from torch import Tensor
 
-from relaxcomm.tensors.host_copies import stream_on
+from relaxcomm.tensors.host_copies import kept_per_stream, on_device
 
 
+@kept_per_stream(1024)
 def device_numbers(numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """The numbers as a tensor that must not be written into; the host waits for no copy.
 
@@ -26,14 +25,4 @@ def device_numbers(numbers: tuple[float, ...], dtype: torch.dtype, device: torch
         >>> one, one is again
         (tensor([0.5000, 0.5000]), True)
     """
-    return _sent(numbers, dtype, device, stream_on(device))
-
-
-@functools.lru_cache(maxsize=1024)
-def _sent(
-    numbers: tuple[float, ...], dtype: torch.dtype, device: torch.device, stream: torch.cuda.Stream | None
-) -> Tensor:
-    held = torch.tensor(numbers, dtype=dtype)
-    if device.type != "cuda":
-        return held.to(device)
-    return held.pin_memory().to(device, non_blocking=True)
+    return on_device(torch.tensor(numbers, dtype=dtype), device)

@@ -1,23 +1,48 @@
-"""Copies from the host to a GPU for which the host does not wait."""
+"""Copies from the host to a GPU for which the host does not wait, and what is made there once."""
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
+F = TypeVar("F", bound=Callable[..., Any])
 
-def stream_on(device: torch.device) -> torch.cuda.Stream | None:
-    """The stream that a GPU works on now, or None on a CPU.
 
-    What is made once and kept is kept apart for each: another one might read it before it is there.
+def kept_per_stream(most: int) -> Callable[[F], F]:
+    """Keep what a function makes on a device, its last argument: apart for each stream of a GPU.
+
+    Another stream might read it before it is there.
+
+    Args:
+        most: that are kept.
 
     Example:
         >>> import torch
-        >>> from relaxcomm.tensors.host_copies import stream_on
-        >>> stream_on(torch.device("cpu")) is None
+        >>> from relaxcomm.tensors.host_copies import kept_per_stream
+        >>> @kept_per_stream(8)
+        ... def zeros(numel, device):
+        ...     return torch.zeros(numel, device=device)
+        >>> zeros(3, torch.device("cpu")) is zeros(3, torch.device("cpu"))
         True
     """
-    return torch.cuda.current_stream(device) if device.type == "cuda" else None
+
+    def keeping(make: F) -> F:
+        @functools.lru_cache(most)
+        def of_stream(stream: torch.cuda.Stream | None, *given: Any) -> Any:
+            return make(*given)
+
+        @functools.wraps(make)
+        def kept(*given: Any) -> Any:
+            device = given[-1]
+            return of_stream(torch.cuda.current_stream(device) if device.type == "cuda" else None, *given)
+
+        return cast("F", kept)
+
+    return keeping
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:

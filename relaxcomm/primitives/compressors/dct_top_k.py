@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from relaxcomm.primitives.compressors.block_batches import BlockBatches, batched
 from relaxcomm.primitives.compressors.block_top_k import BlockTopK, Cut, cuts, largest
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.roles import Coding, CompressorFacts, Context, State
-from relaxcomm.tensors.host_copies import on_device, stream_on
+from relaxcomm.tensors.host_copies import kept_per_stream, on_device
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Coefficients
 from relaxcomm.tensors.precision import wide
@@ -72,9 +71,7 @@ class dct_top_k(BlockTopK):
         layout = cx.layout_of(tensor.numel())
         regions, blocks = list(_regions(layout, self.chunk_size)), self.blocks(layout)
         kept = tensor.to(wide(tensor.dtype))
-        batches = None
-        if is_for_kernels(tensor):
-            batches = _batches(layout, self.chunk_size, tensor.device, stream_on(tensor.device))
+        batches = _batches(layout, self.chunk_size, tensor.device) if is_for_kernels(tensor) else None
         if batches is None:
             coefficients = torch.cat(
                 [kept[:0], *(region.transformed(kept, self._forwards) for region in regions)]
@@ -142,10 +139,8 @@ def _regions(layout: Layout, chunk_size: int) -> Iterator[_Region]:
             yield _Region(start, (rows, columns), *one)
 
 
-@functools.lru_cache(maxsize=256)
-def _batches(
-    layout: Layout, chunk_size: int, device: torch.device, stream: torch.cuda.Stream | None
-) -> BlockBatches:
+@kept_per_stream(256)
+def _batches(layout: Layout, chunk_size: int, device: torch.device) -> BlockBatches:
     entries = torch.arange(layout.numel)
     return batched([region.blocks(entries) for region in _regions(layout, chunk_size)], device)
 
@@ -162,13 +157,9 @@ def _backwards(blocks: Tensor) -> Tensor:
     return left.t() @ blocks @ right
 
 
+@kept_per_stream(64)
 def cosines(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The orthonormal DCT-II, `[size, size]`, a row for each frequency."""
-    return _cosines(size, dtype, device, stream_on(device))
-
-
-@functools.lru_cache(maxsize=64)
-def _cosines(size: int, dtype: torch.dtype, device: torch.device, stream: torch.cuda.Stream | None) -> Tensor:
     places = torch.arange(size, dtype=torch.float64)
     matrix = torch.cos(math.pi / size * (places + 0.5) * places.view(-1, 1)) * math.sqrt(2 / size)
     matrix[0] /= math.sqrt(2)

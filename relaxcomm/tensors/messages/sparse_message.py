@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.tensors.bit_packing import unpack_places
-from relaxcomm.tensors.host_copies import stream_on
+from relaxcomm.tensors.host_copies import kept_per_stream
 from relaxcomm.tensors.messages.message import SPARSE, Message
 from relaxcomm.tensors.segments import Blocks, chunk_size
 
@@ -142,9 +141,7 @@ class BlockSparse(Sparse):
         return block_starts(self.blocks, self.indices.device) + self._in_blocks()
 
     def ranges(self, like: Tensor) -> Iterator[Range]:
-        cuts, starts = _bounds(
-            self.blocks, like.numel(), chunk_size(like), like.device, stream_on(like.device)
-        )
+        cuts, starts = _bounds(self.blocks, like.numel(), chunk_size(like), like.device)
         places = self._in_blocks()
         for (start, first), (stop, last) in itertools.pairwise(cuts):
             here = slice(first, last)
@@ -159,15 +156,9 @@ def _numbers(indices: Tensor) -> Tensor:
     return torch.arange(indices.numel(), dtype=indices.dtype, device=indices.device)
 
 
+@kept_per_stream(256)
 def block_starts(blocks: tuple[Blocks, ...], device: torch.device) -> Tensor:
     """Where the block of each chosen entry begins, `[capacity]`, in int32 if it can hold all places."""
-    return _block_starts(blocks, device, stream_on(device))
-
-
-@functools.lru_cache(maxsize=256)
-def _block_starts(
-    blocks: tuple[Blocks, ...], device: torch.device, stream: torch.cuda.Stream | None
-) -> Tensor:
     dtype = torch.int32 if all(run.stop <= torch.iinfo(torch.int32).max for run in blocks) else torch.int64
     starts = [
         torch.arange(run.start, run.stop, run.size, dtype=dtype, device=device).repeat_interleave(
@@ -178,13 +169,9 @@ def _block_starts(
     return torch.cat([torch.empty(0, dtype=dtype, device=device), *starts])
 
 
-@functools.lru_cache(maxsize=256)
+@kept_per_stream(256)
 def _bounds(
-    blocks: tuple[Blocks, ...],
-    numel: int,
-    size: int,
-    device: torch.device,
-    stream: torch.cuda.Stream | None,
+    blocks: tuple[Blocks, ...], numel: int, size: int, device: torch.device
 ) -> tuple[tuple[tuple[int, int], ...], Tensor]:
     """Ranges of a tensor of at most about `size` entries, and `block_starts` from the beginning of each on.
 
