@@ -63,10 +63,10 @@ from relaxcomm.roles import (
     VotingTrigger as VotingTrigger,
 )
 from relaxcomm.roles.carried import Carried as Carried
-from relaxcomm.roles.facts import PlannerFacts as PlannerFacts
 from relaxcomm.roles.planner import (
     Measured as Measured,
     Planner as Planner,
+    PlannerFacts as PlannerFacts,
 )
 from relaxcomm.tensors.bit_packing import (
     pack_codes as pack_codes,

@@ -14,7 +14,6 @@ from relaxcomm.errors import ConfigError
 from relaxcomm.network.transport import Membership
 from relaxcomm.roles import is_buffer
 from relaxcomm.roles.carried import ALIKE, Carried, Slots, nested
-from relaxcomm.roles.facts import ControllerFacts, PlannerFacts
 from relaxcomm.step.plan import Task
 from relaxcomm.tensors.shards import shard_sizes, shards_of
 
@@ -42,9 +41,8 @@ def policies(task: Task, role: str) -> Slots:
 
 def declared(task: Task, role: str) -> Slots:
     """What a primitive says of its own slots."""
-    facts = task.rule.primitives[role].facts
-    assert not isinstance(facts, ControllerFacts | PlannerFacts), "they are in no rule"
-    return facts.slots
+    slots: Slots = task.rule.primitives[role].facts.slots
+    return slots
 
 
 @dataclass(frozen=True)

@@ -5,21 +5,13 @@ bucket, made by `init` and checkpointed by the engine. Exchanges and compressors
 a compressor yields messages to the exchange, an exchange yields operations to the engine.
 """
 
-from relaxcomm.roles.compressor import Coding, Compressor, Parts
+from relaxcomm.roles.compressor import Coding, Compressor, CompressorFacts, Parts
 from relaxcomm.roles.context import Context, Primitive, State, is_buffer
-from relaxcomm.roles.controller import Controller, ExchangedBucket, MicroGradients
-from relaxcomm.roles.exchange import Exchange, Exchanging, Served
-from relaxcomm.roles.facts import (
-    CompressorFacts,
-    ControllerFacts,
-    ExchangeFacts,
-    OuterFacts,
-    PayloadFacts,
-    TriggerFacts,
-)
-from relaxcomm.roles.outer import Outer
-from relaxcomm.roles.payload import Payload
-from relaxcomm.roles.trigger import Agreement, Observation, Trigger, VotingTrigger, agreed
+from relaxcomm.roles.controller import Controller, ControllerFacts, ExchangedBucket, MicroGradients
+from relaxcomm.roles.exchange import Exchange, ExchangeFacts, Exchanging, Served
+from relaxcomm.roles.outer import Outer, OuterFacts
+from relaxcomm.roles.payload import Payload, PayloadFacts
+from relaxcomm.roles.trigger import Agreement, Observation, Trigger, TriggerFacts, VotingTrigger, agreed
 
 RELAXCOMM_PROTOCOL = 1
 """Version of what plug-ins build on; a plug-in says in its package for which one it was written."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from functools import wraps
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from torch import Tensor
 
+from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.context import Context, Primitive, State
-from relaxcomm.roles.facts import CompressorFacts
 from relaxcomm.roles.returned import decoded, error, yielded
+from relaxcomm.roles.scope import Scope
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Message, Sparse
 
@@ -21,6 +23,54 @@ An all-reduce gives one part of weight 1, an all-gather one part a worker."""
 
 Coding: TypeAlias = Generator[Message, Parts, tuple[Tensor, Tensor | Sparse | None]]
 """Yields a message, is sent the parts that came back, returns `(result, sent)`."""
+
+
+Memory: TypeAlias = Literal["none", "leaky", "lossless"]
+"""What becomes of what a message leaves out: it is gone, a part of it is sent later, or all of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressorFacts:
+    """What a compressor declares.
+
+    Args:
+        kinds: message kinds that it may yield.
+        rounds: number of messages a tensor.
+        scope: what it looks at to encode an entry: the "entry" alone, with a number drawn for its place if
+            any, so that others can travel behind those of a bucket; its "tensor" (see `Context.layout`), its
+            "bucket", or the whole "model", which then lies in one bucket for each dtype.
+        linear: `C(a + b) = C(a) + C(b)` in the same step, to rounding.
+        unbiased: the expectation of `C(x)` is x, to the rounding of a floating-point type, if no entry is
+            beyond `clip rms(x)` and its norm is at most `max_norm`.
+        clip: from how many times the root mean square on entries are cut on purpose; infinity for none.
+        max_norm: from which norm on a tensor is scaled down on purpose; infinity for none.
+        memory: whether what a message leaves out is in later ones: "none", "leaky", or "lossless".
+        follows_results: what it sends or decodes depends on earlier results, the same for all ranks then.
+        follows_clock: how a message is to be read depends on the step in which it was made.
+        keeps_finite: a message of finite entries is finite, so that ranks may look at it on its way.
+        slots: what it keeps, and what becomes of each slot with another number of ranks, see `Carried`.
+
+    Example:
+        >>> from relaxcomm.primitives import cast, chain, error_feedback, top_k
+        >>> short = chain(compressors=(top_k(density=0.01), cast(dtype="float16")))
+        >>> [(one.facts.scope, one.facts.unbiased, one.facts.memory) for one in (cast("float16"), short)]
+        [('entry', True, 'none'), ('model', False, 'none')]
+        >>> error_feedback(compressor=short, decay=0.9).facts.memory
+        'leaky'
+    """
+
+    kinds: frozenset[str]
+    rounds: int
+    scope: Scope
+    linear: bool
+    unbiased: bool
+    clip: float
+    max_norm: float
+    memory: Memory
+    follows_results: bool
+    follows_clock: bool
+    keeps_finite: bool
+    slots: Slots
 
 
 class Compressor(Primitive):

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.network.transport import Membership
-from relaxcomm.roles.facts import Facts
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.differences import Difference
 from relaxcomm.tensors.layout import Layout, one_tensor
@@ -164,8 +163,8 @@ class Primitive(Declared):
 
     @property
     @abstractmethod
-    def facts(self) -> Facts:
-        """What it declares."""
+    def facts(self) -> Any:
+        """What it declares: one frozen value, each field stated, all held by checks."""
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         """The slots that this primitive keeps for a bucket, at their first values."""

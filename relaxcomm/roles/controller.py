@@ -11,7 +11,6 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import Index
 from relaxcomm.roles.context import Context, Primitive
-from relaxcomm.roles.facts import ControllerFacts
 
 BATCH_SIZE = "batch_size"
 """The value that `engine.loader` makes and follows."""
@@ -69,6 +68,26 @@ class ExchangedBucket:
     result: Tensor
     micro: MicroGradients | None = None
     samples: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerFacts:
+    """What a controller declares.
+
+    Args:
+        needs: values that it looks at: `batch_size`, or what a controller gives in `init_values`.
+        needs_local: it looks at what the worker put in, so it must watch a rule of gradients.
+        needs_micro_gradients: it looks at the gradients that a step accumulates, one by one.
+
+    Example:
+        >>> from relaxcomm.primitives import norm_test
+        >>> norm_test.facts.needs_local, sorted(norm_test.facts.needs)
+        (True, ['batch_size'])
+    """
+
+    needs: frozenset[str]
+    needs_local: bool
+    needs_micro_gradients: bool
 
 
 class Controller(Primitive):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from torch import Tensor
 
@@ -13,9 +13,8 @@ from relaxcomm.errors import CompositionError
 from relaxcomm.network.operations import Operation, Received, Request
 from relaxcomm.network.transport import Membership, Service
 from relaxcomm.roles.carried import Slots
-from relaxcomm.roles.compressor import Compressor
+from relaxcomm.roles.compressor import Compressor, Memory
 from relaxcomm.roles.context import Context, Primitive, State
-from relaxcomm.roles.facts import ExchangeFacts
 from relaxcomm.roles.outer import Outer
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
@@ -47,6 +46,55 @@ class Served:
     service: Service
     request: Tensor
     reply: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExchangeFacts:
+    """What an exchange declares.
+
+    Args:
+        accepts: message kinds that it can combine.
+        collective: all ranks take part in each round; otherwise each goes on alone.
+        same_result: every rank ends with the same tensor.
+        operations: number of operations a message.
+        several_rounds: all ranks see the result of a message, so that another can follow it.
+        returns: a "mean" of what was put in, a "robust mean" that a worker's entries cannot move beyond what
+            others have put in, the "votes" of the workers, or the payload's new "base".
+        topology: it exchanges with all ranks, over a "complete" graph; over the configured "graph", or in its
+            "groups".
+        needs_fixed_graph: what neighbours have sent is kept, so they must stay the same.
+        follows_parameters: what it keeps begins at the parameters, so that it can exchange nothing else.
+        memory: whether what a message leaves out is in later ones: "none", "leaky", or "lossless".
+        takes_divided: it only adds up what is divided by the number of ranks already, see `Context.divided`.
+        applies_outer: its service moves the base by the rule's outer; otherwise each rank does so itself.
+        slots: what it keeps, and what becomes of each slot with another number of ranks, see `Carried`.
+        coding: how the compressor's slots lie among those of `coding_slots`: "whole", as they are; "inner",
+            behind its own; "parts", one set for each rank's part of a bucket; or "parts and mean", one more
+            of what codes the mean of this rank's part.
+        service: what its service exports, and what becomes of it, likewise.
+
+    Example:
+        >>> from relaxcomm.primitives import all_reduce, gossip, server
+        >>> facts = all_reduce.facts, gossip.facts, server.facts
+        >>> [(one.same_result, one.returns, one.topology) for one in facts]
+        [(True, 'mean', 'complete'), (False, 'mean', 'graph'), (False, 'base', 'complete')]
+    """
+
+    accepts: frozenset[str]
+    collective: bool
+    same_result: bool
+    operations: int
+    several_rounds: bool
+    returns: Literal["mean", "robust mean", "votes", "base"]
+    topology: Literal["complete", "graph", "groups"]
+    needs_fixed_graph: bool
+    follows_parameters: bool
+    memory: Memory
+    takes_divided: bool
+    applies_outer: bool
+    slots: Slots
+    coding: Literal["whole", "inner", "parts", "parts and mean"]
+    service: Slots
 
 
 class Exchange(Primitive):

@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
+from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.context import Context, Primitive, State
-from relaxcomm.roles.facts import OuterFacts
 from relaxcomm.roles.returned import entries
 from relaxcomm.tensors.buckets import Bucket
+
+
+@dataclass(frozen=True, kw_only=True)
+class OuterFacts:
+    """What an outer declares.
+
+    Args:
+        moves_model: the model becomes what it returns; otherwise the result only feeds controllers.
+        averages: it takes the combined result as it is: as the new value, or as the move from the base.
+        needs_base: it moves from the payload's base along the result.
+        needs_learning_rate: it reads the local optimizer's learning rate.
+        needs_momentum: it takes what it gets for momentum.
+        returns_direction: what it returns is a direction, which only an optimizer can turn into a step.
+        measures: it looks at the combined result of all that its rule covers before it moves any of it.
+        slots: what it keeps, and what becomes of each slot with another number of ranks, see `Carried`.
+
+    Example:
+        >>> from relaxcomm.primitives import average, signs, slowmo
+        >>> [(one.facts.needs_base, one.facts.returns_direction) for one in (average, signs, slowmo)]
+        [(False, False), (False, True), (True, False)]
+    """
+
+    moves_model: bool
+    averages: bool
+    needs_base: bool
+    needs_learning_rate: bool
+    needs_momentum: bool
+    returns_direction: bool
+    measures: bool
+    slots: Slots
 
 
 class Outer(Primitive):

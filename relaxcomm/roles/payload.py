@@ -4,18 +4,58 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.context import Context, Primitive, State
-from relaxcomm.roles.facts import PayloadFacts
 from relaxcomm.roles.returned import entries
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.differences import Difference
 from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.shards import shard_bucket
+
+
+@dataclass(frozen=True, kw_only=True)
+class PayloadFacts:
+    """What a payload declares.
+
+    Args:
+        site: where it is read: "backward", as gradients become ready, or "step", after the optimizer.
+        is_model: it is the parameters themselves.
+        is_momentum: it goes on from its last result, so that zero gradients leave something of it.
+        has_base: it keeps a point from which an outer optimizer moves.
+        is_move: it tells how far to go and nothing of where one is. Moves alone never bring bases together
+            that differ, so the base must be the same on all ranks, and each must get the same result.
+        moves_model: its result is written to the parameters; the model's buffers are then averaged with it.
+        keeps_local: a part of the local parameters stays in what is written.
+        extra_entries: number of entries behind those of the bucket, such as a weight.
+        wide: it is read in float32 at least, whatever the type of the parameters.
+        event: the event that its trigger must wait for, or None.
+        hears: the events of which it takes note; None for all.
+        slots: what it keeps, and what becomes of each slot with another number of ranks, see `Carried`.
+
+    Example:
+        >>> from relaxcomm.primitives import client_deltas, deltas, parameters
+        >>> [(one.facts.is_move, one.facts.event) for one in (deltas(), client_deltas(), parameters())]
+        [(True, None), (True, 'round'), (False, None)]
+    """
+
+    site: Literal["backward", "step"]
+    is_model: bool
+    is_momentum: bool
+    has_base: bool
+    is_move: bool
+    moves_model: bool
+    keeps_local: bool
+    extra_entries: int
+    wide: bool = False  # unless stated, as plug-ins may be older than this field
+    event: str | None
+    hears: frozenset[str] | None = None  # unless stated, likewise
+    slots: Slots
 
 
 class Payload(Primitive):

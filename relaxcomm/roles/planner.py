@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from relaxcomm.roles.compressor import Compressor
 from relaxcomm.roles.context import Primitive
-from relaxcomm.roles.facts import PlannerFacts
 from relaxcomm.system.quantities import bandwidth, data_size, duration
 
 
@@ -75,6 +74,23 @@ class Measured:
             f"a step computes {duration(self.step_seconds)}, {data_size(self.parameter_bytes)} "
             f"go at {bandwidth(self.bytes_per_second)}"
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannerFacts:
+    """What a planner declares.
+
+    Args:
+        after_steps: number of optimizer steps that are measured, at least 3; in all but the last of them
+            nothing is exchanged.
+
+    Example:
+        >>> from relaxcomm_algorithms.auto import auto
+        >>> auto().planner.facts.after_steps
+        7
+    """
+
+    after_steps: int
 
 
 class Planner(Primitive):

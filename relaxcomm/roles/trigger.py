@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import ClassVar, Literal, TypeAlias
@@ -14,8 +15,8 @@ from relaxcomm.data.clients import RoundPlan
 from relaxcomm.errors import UsageError
 from relaxcomm.fields.frozen import Share
 from relaxcomm.fields.rounding import fewest
+from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.context import Context, Primitive, State
-from relaxcomm.roles.facts import TriggerFacts
 from relaxcomm.tensors.norms import squared_norm
 
 Agreement: TypeAlias = Literal["any", "all", "majority"] | Share
@@ -87,6 +88,34 @@ class Observation:
     def squared_norm(self) -> float:
         """`||g||^2` over all parameters, unscaled; on a GPU the host waits for it."""
         return self._over_shards(squared_norm(self.gradients)) / self.scale**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class TriggerFacts:
+    """What a trigger declares.
+
+    Args:
+        known: whether it fires is known at the "start" of a step, after the workers' vote at the end of
+            "backward", or at an "event".
+        event: the event that it waits for, such as "round", or None.
+        period_steps: the least number of steps from one firing to the next.
+        needs: values that it looks at: `batch_size`, or what a controller gives in `init_values`.
+        looks_at: numbers that the engine takes for its vote, such as "replica_distance".
+        slots: what it keeps, and what becomes of each slot with another number of ranks, see `Carried`.
+
+    Example:
+        >>> from relaxcomm.primitives import every, while_below
+        >>> facts = while_below(trigger=every(steps=16), value="batch_size", limit=512).facts
+        >>> facts.known, facts.period_steps, sorted(facts.needs)
+        ('start', 16, ['batch_size'])
+    """
+
+    known: Literal["start", "backward", "event"]
+    event: str | None
+    period_steps: int
+    needs: frozenset[str]
+    looks_at: frozenset[str]
+    slots: Slots
 
 
 class Trigger(Primitive):
