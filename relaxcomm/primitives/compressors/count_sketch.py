@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
@@ -10,12 +9,12 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Count, Index, frozen
-from relaxcomm.primitives.compressors.random_k import UNIT, shared_seed
+from relaxcomm.primitives.compressors.random_k import DRAWN_FACTS, UNIT, shared_seed
 from relaxcomm.primitives.compressors.weighted_sum import sum_dense
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.host_copies import on_device
-from relaxcomm.tensors.messages import SHARED_SUPPORT, SharedSupport
+from relaxcomm.tensors.messages import SharedSupport
 from relaxcomm.tensors.precision import wide
 
 _CHUNK = 1 << 18  # entries that are added up at a time
@@ -53,20 +52,7 @@ class count_sketch(Compressor):
     size: Count
     seed: Index = 0
 
-    facts: ClassVar[CompressorFacts] = CompressorFacts(
-        kinds=frozenset({SHARED_SUPPORT}),
-        rounds=1,
-        scope="bucket",
-        linear=True,
-        unbiased=True,
-        clip=math.inf,
-        max_norm=math.inf,
-        memory="none",
-        follows_results=False,
-        follows_clock=True,
-        keeps_finite=False,
-        slots={UNIT: "equal"},
-    )
+    facts: ClassVar[CompressorFacts] = DRAWN_FACTS
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {UNIT: torch.tensor(bucket.index)}

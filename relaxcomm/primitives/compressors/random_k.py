@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
@@ -22,6 +23,22 @@ from relaxcomm.tensors.messages import SHARED_SUPPORT, SharedSupport
 
 UNIT = "unit"
 """The slot that holds the bucket's index, so that equal buckets draw differently."""
+
+DRAWN_FACTS = CompressorFacts(
+    kinds=frozenset({SHARED_SUPPORT}),
+    rounds=1,
+    scope="bucket",
+    linear=True,
+    unbiased=True,
+    clip=math.inf,
+    max_norm=math.inf,
+    memory="none",
+    follows_results=False,
+    follows_clock=True,
+    keeps_finite=False,
+    slots={UNIT: "equal"},
+)
+"""The facts of what all ranks draw alike, without bias, in each bucket."""
 
 
 @frozen
@@ -55,20 +72,7 @@ class random_k(Compressor):
 
     @cached_property
     def facts(self) -> CompressorFacts:
-        return CompressorFacts(
-            kinds=frozenset({SHARED_SUPPORT}),
-            rounds=1,
-            scope=self.scope,
-            linear=True,
-            unbiased=self.scaled,
-            clip=math.inf,
-            max_norm=math.inf,
-            memory="none",
-            follows_results=False,
-            follows_clock=True,
-            keeps_finite=False,
-            slots={UNIT: "equal"},
-        )
+        return replace(DRAWN_FACTS, scope=self.scope, unbiased=self.scaled)
 
     def contraction(self, numel: int) -> float | None:
         if self.scaled:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from relaxcomm.errors import CompositionError
 from relaxcomm.fields.frozen import Fraction, Rate, Steps, frozen
+from relaxcomm.primitives.outers.signs import signs
 from relaxcomm.roles import Context, Outer, OuterFacts, State
 from relaxcomm.roles.optimizer_groups import refuse_all_but_plain_sgd
 from relaxcomm.tensors.buckets import Bucket
@@ -52,14 +54,9 @@ class frozen_adam(Outer):
     beta2: Fraction = 0.999
     eps: Rate = 1e-8
 
-    facts: ClassVar[OuterFacts] = OuterFacts(
-        moves_model=True,
-        averages=False,
-        needs_base=False,
-        needs_learning_rate=False,
+    facts: ClassVar[OuterFacts] = replace(
+        signs.facts,
         needs_momentum=True,
-        returns_direction=True,
-        measures=False,
         slots={_FIRST: "equal", _SECOND: "equal", _COUNT: "equal", _LEARNT: "equal"},
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from relaxcomm.data.clients import CLIENT, ROUND, ROUND_GIVEN_UP, ROUND_LEFT
 from relaxcomm.errors import UsageError
 from relaxcomm.fields.frozen import Threshold, frozen
-from relaxcomm.primitives.payloads.deltas import ANCHOR
+from relaxcomm.primitives.payloads.deltas import ANCHOR, deltas
 from relaxcomm.roles import Context, Payload, PayloadFacts, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.precision import wide
@@ -42,14 +43,8 @@ class client_deltas(Payload):
 
     proximal: Threshold = 0.0
 
-    facts: ClassVar[PayloadFacts] = PayloadFacts(
-        site="step",
-        is_model=False,
-        is_momentum=False,
-        has_base=True,
-        is_move=True,
-        moves_model=True,
-        keeps_local=False,
+    facts: ClassVar[PayloadFacts] = replace(
+        deltas().facts,
         extra_entries=1,
         wide=True,
         event=ROUND,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Share, frozen
+from relaxcomm.primitives.payloads.deltas import deltas
 from relaxcomm.roles import Context, Payload, PayloadFacts, State
 from relaxcomm.tensors.buckets import Bucket
 
@@ -38,19 +40,7 @@ class elastic_difference(Payload):
 
     beta: Share
 
-    facts: ClassVar[PayloadFacts] = PayloadFacts(
-        site="step",
-        is_model=False,
-        is_momentum=False,
-        has_base=True,
-        is_move=True,
-        moves_model=True,
-        keeps_local=True,
-        extra_entries=0,
-        wide=False,
-        event=None,
-        slots={CENTER: "equal"},
-    )
+    facts: ClassVar[PayloadFacts] = replace(deltas().facts, keeps_local=True, slots={CENTER: "equal"})
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {CENTER: bucket.copy()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from relaxcomm.errors import CompositionError, UsageError
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.fields.names import Names
+from relaxcomm.primitives.payloads.parameters import parameters
 from relaxcomm.roles import Context, Payload, PayloadFacts, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.precision import wide
@@ -49,19 +51,7 @@ class optimizer_state(Payload):
 
     slots: Names
 
-    facts: ClassVar[PayloadFacts] = PayloadFacts(
-        site="step",
-        is_model=False,
-        is_momentum=False,
-        has_base=False,
-        is_move=False,
-        moves_model=False,
-        keeps_local=False,
-        extra_entries=0,
-        wide=True,
-        event=None,
-        slots={},
-    )
+    facts: ClassVar[PayloadFacts] = replace(parameters.facts, is_model=False, moves_model=False, wide=True)
 
     def check_optimizer(self, groups: list[dict[str, object]]) -> None:
         if not set(self.slots) <= _MADE_BY.keys():

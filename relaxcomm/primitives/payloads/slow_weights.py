@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Rate, frozen
+from relaxcomm.primitives.payloads.deltas import deltas
 from relaxcomm.primitives.payloads.parameters import write_parameters
 from relaxcomm.roles import Context, Payload, PayloadFacts, State
 from relaxcomm.tensors.buckets import Bucket
@@ -42,19 +44,7 @@ class slow_weights(Payload):
     lr: Rate
     gamma: Rate
 
-    facts: ClassVar[PayloadFacts] = PayloadFacts(
-        site="step",
-        is_model=False,
-        is_momentum=False,
-        has_base=True,
-        is_move=False,
-        moves_model=True,
-        keeps_local=False,
-        extra_entries=0,
-        wide=False,
-        event=None,
-        slots={SLOW: "mean"},
-    )
+    facts: ClassVar[PayloadFacts] = replace(deltas().facts, is_move=False, slots={SLOW: "mean"})
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {SLOW: bucket.copy()}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Index, Share, Steps, Threshold, frozen
+from relaxcomm.primitives.triggers.every_step import every_step
 from relaxcomm.roles import Agreement, Context, Observation, State, TriggerFacts, VotingTrigger
 
 
@@ -58,13 +60,8 @@ class relative_gradient_change(VotingTrigger):
     agree: Agreement = "any"
     vote_delay: Index = 0
 
-    facts: ClassVar[TriggerFacts] = TriggerFacts(
-        known="backward",
-        event=None,
-        period_steps=1,
-        needs=frozenset(),
-        looks_at=frozenset(),
-        slots={"votes": "mean", "average": "mean", "change": "mean"},
+    facts: ClassVar[TriggerFacts] = replace(
+        every_step.facts, known="backward", slots={"votes": "mean", "average": "mean", "change": "mean"}
     )
 
     def init_vote(self) -> Mapping[str, Tensor]:
