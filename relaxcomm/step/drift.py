@@ -12,6 +12,7 @@ from relaxcomm.errors import DriftError, DriftWarning
 from relaxcomm.network.operations import Agree, Label
 from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
+from relaxcomm.step.finite import first_names
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.digest import checksum
 from relaxcomm.tensors.items import Item
@@ -52,10 +53,9 @@ class Drift:
             if not self._bound.algorithm.lets_replicas_differ:
                 self._bound.world.statistics.latest["replica_distance"] = 0.0
             return
-        shown = ", ".join(differing[:3]) + (f" and {len(differing) - 3} more" if len(differing) > 3 else "")
         text = (
-            f"after step {step} the ranks hold different values of {shown}, which should be equal: "
-            "something changed parameters on one rank alone, or ranks compute differently"
+            f"after step {step} the ranks hold different values of {first_names(differing)}, which should be "
+            "equal: something changed parameters on one rank alone, or ranks compute differently"
         )
         if self._guard.policy == "error":
             raise DriftError(

@@ -66,15 +66,16 @@ def non_finite_error(
     """
     shapes = {} if replica is None else replica.buffer_shapes()
     try:
-        told = world.gather_all((_listed(put_in), shapes), "an error about NaN or infinity")
+        told = world.gather_all((first_names(put_in), shapes), "an error about NaN or infinity")
     except CommunicationError as error:
-        where = f"{_listed(put_in or came)} (on which ranks they arose could not be asked: {error})"
+        where = f"{first_names(put_in or came)} (on which ranks they arose could not be asked: {error})"
         return _error(f"step {step}: NaN or infinity in {where}; {so}")
     for rank, (_, theirs) in enumerate(told):
         if replica is not None:
             replica.check_shapes(theirs, rank)
     where = _by_rank([names for names, _ in told])
-    where = where or f"{_listed(came) or 'a result'} though no rank put any in, so it overflowed on the way"
+    came_as = first_names(came) or "a result"
+    where = where or f"{came_as} though no rank put any in, so it overflowed on the way"
     return _error(f"step {step}: NaN or infinity in {where}; {so}", on_all_ranks=True)
 
 
@@ -86,13 +87,13 @@ def held_error(everyone: Sequence[Sequence[str]], step: int, so: str) -> NonFini
         step: after which.
         so: what follows.
     """
-    where = _by_rank([_listed(names) for names in everyone])
+    where = _by_rank([first_names(names) for names in everyone])
     return _error(f"step {step}: NaN or infinity in {where}; {so}", on_all_ranks=True)
 
 
 def local_error(names: Sequence[str], rank: int, step: int, so: str) -> NonFiniteError:
     """An error about this rank's own tensors, which it makes alone."""
-    return _error(f"step {step}: NaN or infinity in {_listed(names)} on rank {rank}; {so}")
+    return _error(f"step {step}: NaN or infinity in {first_names(names)} on rank {rank}; {so}")
 
 
 def _error(text: str, *, on_all_ranks: bool = False) -> NonFiniteError:
@@ -107,6 +108,6 @@ def _by_rank(everyone: Sequence[str]) -> str:
     return "; ".join(f"{names} on rank {rank}" for rank, names in enumerate(everyone) if names)
 
 
-def _listed(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str]) -> str:
     """The first of many names."""
     return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

@@ -54,7 +54,7 @@ def arrived(bound: Bound, late: Sequence[Sent]) -> list[Transfer]:
     Asked once a step, as one may arrive in between.
     """
     out = [one for sent in late for one in sent.transfers if math.isinf(one.due)]
-    here, world = [one.has_arrived() for one in out], bound.world
+    here, world = [one.flight.has_arrived() for one in out], bound.world
     if out and world.is_sharded:
         label = Label(bound.clock.step, "what has arrived")
         on_its_way = world.over_shards(1 - torch.tensor(here, dtype=torch.float64), label, "max")

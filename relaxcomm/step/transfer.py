@@ -165,10 +165,6 @@ class Transfer:
         """What the exchange has brought."""
         return self.flight.result
 
-    def has_arrived(self) -> bool:
-        """Whether the result of one that is due whenever it comes is there."""
-        return math.isinf(self.due) and self.flight.has_arrived()
-
     def goes_on(self, step: int) -> bool:
         """Whether its next operation is issued in `step`: each has an equal share of the delay to hide in."""
         if self.sent is None or math.isinf(self.due):

@@ -101,9 +101,9 @@ class World:
         """Go on when all ranks have come to an event, see `Transport.meet`."""
         self.transport.meet(event, step)
 
-    def gather(self, value: T, event: str, step: int | None = None) -> list[T]:
+    def gather(self, value: T, event: str) -> list[T]:
         """A picklable value of every rank, in rank order, at an event as `meet` has it."""
-        return cast("list[T]", self.transport.gather_objects(value, event, step))
+        return cast("list[T]", self.transport.gather_objects(value, event))
 
     def gather_all(self, value: T, event: str) -> list[T]:
         """A picklable value of every process: of all ranks and those that hold a replica with them."""
