@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from itertools import accumulate
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,14 +12,6 @@ from torch.nn.utils.rnn import pad_sequence
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.layout import Layout
-
-
-class Sized(Protocol):
-    """What knows how long its messages are, as compressors do."""
-
-    def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
-        """Bytes for tensors that lie one behind the other."""
-        ...
 
 
 def shard_sizes(numel: int, num_shards: int) -> list[int]:
@@ -49,32 +40,11 @@ def shard_bucket(
     return Bucket(bucket.index, [Item(name, nothing.expand(shape)) for name, shape, _ in spans])
 
 
-def shard_slots(
-    bucket: Bucket, num_shards: int, init: Callable[[Bucket], Mapping[str, Tensor]]
-) -> dict[str, Tensor]:
-    """The slots that `init` makes for each shard of a bucket."""
-    slots: dict[str, Tensor] = {}
-    for index, layout in enumerate(shard_layouts(bucket, num_shards)):
-        NestedState(slots, index).update(init(shard_bucket(bucket, layout)))
-    return slots
-
-
-def shard_layouts(bucket: Bucket, num_shards: int) -> list[Layout]:
-    """Which tensors lie in each shard of a bucket."""
-    return layout_shards(bucket.layout, num_shards)
-
-
-def layout_shards(layout: Layout, num_shards: int) -> list[Layout]:
+def shard_layouts(layout: Layout, num_shards: int) -> list[Layout]:
     """Which tensors lie in each shard of a layout."""
     sizes = shard_sizes(layout.numel, num_shards)
     starts = accumulate(sizes, initial=0)
     return [layout.part(start, size) for start, size in zip(starts, sizes, strict=False)]
-
-
-def padded_bytes(compressor: Sized, layout: Layout, element_bytes: int, num_shards: int) -> int:
-    """Bytes of the messages of all shards, each as long as the longest of them."""
-    shards = layout_shards(layout, num_shards)
-    return num_shards * max(compressor.layout_bytes(shard, element_bytes) for shard in shards)
 
 
 def stacked(rows: Sequence[Tensor]) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from relaxcomm.network.operations import Request
-from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.decode import finish
-from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, State
+from relaxcomm.primitives.exchanges.sharded_exchange import ShardedExchange
+from relaxcomm.roles import Compressor, Context, ExchangeFacts, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
@@ -20,11 +20,9 @@ from relaxcomm.tensors.messages import ALL_KINDS, SHARED_SUPPORT
 from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.shards import (
     NestedState,
-    padded_bytes,
     shard_bucket,
     shard_layouts,
     shard_sizes,
-    shard_slots,
     shards_of,
 )
 from relaxcomm.topology import Topology
@@ -33,7 +31,7 @@ HEADER_BYTES = 16  # two 8-byte numbers
 _HOST = torch.device("cpu")
 
 
-class ParameterServer(Exchange):
+class ParameterServer(ShardedExchange):
     """An exchange with a server whose parts lie on the ranks; each part of a push is coded on its own."""
 
     facts: ClassVar[ExchangeFacts] = ExchangeFacts(
@@ -54,13 +52,9 @@ class ParameterServer(Exchange):
         service={"values": "part"},
     )
 
-    def coding_slots(
-        self, bucket: Bucket, compressor: Compressor, membership: Membership
-    ) -> Mapping[str, Tensor]:
-        return shard_slots(bucket, membership.world_size, compressor.init)
-
     def coded_bytes(self, compressor: Compressor, layout: Layout, element_bytes: int, world_size: int) -> int:
-        return world_size * HEADER_BYTES + padded_bytes(compressor, layout, element_bytes, world_size)
+        coded = super().coded_bytes(compressor, layout, element_bytes, world_size)
+        return world_size * HEADER_BYTES + coded
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
         return (world_size - 1) / world_size * message_bytes
@@ -112,7 +106,7 @@ class ShardPlan:
         sizes = shard_sizes(bucket.numel, world_size)
         start = sum(sizes[:rank])
         self._part, self._num_shards = slice(start, start + sizes[rank]), world_size
-        parts = shard_layouts(bucket, world_size)
+        parts = shard_layouts(bucket.layout, world_size)
         known = replace(cx, layout=parts[rank])
         self.decoder = Decoder(compressor, known, shard_bucket(bucket, parts[rank], device=_HOST))
         self.kept = shard_bucket(bucket, parts[rank], wide(bucket.dtype), _HOST)

@@ -14,27 +14,24 @@ from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.primitives.compressors.error_feedback import error_feedback
 from relaxcomm.primitives.exchanges.message_rounds import received
-from relaxcomm.roles import Coding, Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
+from relaxcomm.primitives.exchanges.sharded_exchange import ShardedExchange
+from relaxcomm.roles import Coding, Compressor, Context, ExchangeFacts, Exchanging, State
 from relaxcomm.roles.carried import nested
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_known_finite, know_finite
-from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import ALL_KINDS, Message
 from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.shards import (
     NestedState,
-    padded_bytes,
     shard_bucket,
     shard_layouts,
-    shard_slots,
     shards_of,
     stacked,
 )
-from relaxcomm.topology import Topology
 
 
 @frozen
-class scatter_gather(Exchange):
+class scatter_gather(ShardedExchange):
     """Each worker decodes and averages one part of all messages, and sends the mean back, coded again.
 
     With x cut into N parts, worker m gets `C(x_n[m])` from every n, forms `a_m = (1/N) sum_n C(x_n[m])`, and
@@ -87,10 +84,10 @@ class scatter_gather(Exchange):
     def coding_slots(
         self, bucket: Bucket, compressor: Compressor, membership: Membership
     ) -> Mapping[str, Tensor]:
-        rank, num_shards = membership.rank, membership.world_size
-        slots = shard_slots(bucket, num_shards, compressor.init)
-        mine = shard_bucket(bucket, shard_layouts(bucket, num_shards)[rank])
-        return slots | nested(num_shards, self._second(compressor).init(mine))
+        num_shards = membership.world_size
+        mine = shard_bucket(bucket, shard_layouts(bucket.layout, num_shards)[membership.rank])
+        mean_slots = nested(num_shards, self._second(compressor).init(mine))
+        return {**super().coding_slots(bucket, compressor, membership), **mean_slots}
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         rank, num_shards = cx.membership.rank, cx.membership.world_size
@@ -124,12 +121,6 @@ class scatter_gather(Exchange):
         if _decode(codings, [one.unpack(row) for one, row in zip(messages, rows, strict=True)], into):
             know_finite(result)
         return result
-
-    def coded_bytes(self, compressor: Compressor, layout: Layout, element_bytes: int, world_size: int) -> int:
-        return padded_bytes(compressor, layout, element_bytes, world_size)
-
-    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return 2 * (world_size - 1) / world_size * message_bytes
 
     def _second(self, compressor: Compressor) -> Compressor:
         """What codes the means."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -14,25 +14,20 @@ from relaxcomm.kernels.device_numbers import device_numbers
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.level_packing import pack_nonnegative
 from relaxcomm.kernels.message_sums import stacked, sum_levels
-from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
 from relaxcomm.primitives.exchanges.scatter_gather import gather, scatter, scatter_gather
-from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
+from relaxcomm.primitives.exchanges.sharded_exchange import ShardedExchange
+from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.bit_packing import pack_codes, unpack_codes
-from relaxcomm.tensors.buckets import Bucket
-from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import SIGNS, Message, Signs
 from relaxcomm.tensors.shards import (
     NestedState,
-    padded_bytes,
-    shard_slots,
     shards_of,
 )
-from relaxcomm.topology import Topology
 
 
 @frozen
-class vote(Exchange):
+class vote(ShardedExchange):
     """The sign that most workers have: `sign(sum_n sign(x_n))`, 1 or -1 for each entry.
 
     Each worker counts the votes on one part for all and sends the majority back, one bit an entry in both
@@ -56,11 +51,6 @@ class vote(Exchange):
         scatter_gather.facts, accepts=frozenset({SIGNS}), returns="votes", coding="parts"
     )
 
-    def coding_slots(
-        self, bucket: Bucket, compressor: Compressor, membership: Membership
-    ) -> Mapping[str, Tensor]:
-        return shard_slots(bucket, membership.world_size, compressor.init)
-
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         rank, num_shards = cx.membership.rank, cx.membership.world_size
         shards = shards_of(tensor, num_shards)
@@ -79,12 +69,6 @@ class vote(Exchange):
             for (_, shard), message, row in zip(shards, messages, rows, strict=True)
         ]
         return torch.cat(votes)
-
-    def coded_bytes(self, compressor: Compressor, layout: Layout, element_bytes: int, world_size: int) -> int:
-        return padded_bytes(compressor, layout, element_bytes, world_size)
-
-    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return 2 * (world_size - 1) / world_size * message_bytes
 
 
 def _majority(local: Message, rows: Tensor, rank: int) -> Signs:
