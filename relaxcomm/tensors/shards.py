@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping
 from itertools import accumulate
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
@@ -45,17 +44,6 @@ def shard_layouts(layout: Layout, num_shards: int) -> list[Layout]:
     sizes = shard_sizes(layout.numel, num_shards)
     starts = accumulate(sizes, initial=0)
     return [layout.part(start, size) for start, size in zip(starts, sizes, strict=False)]
-
-
-def stacked(rows: Sequence[Tensor]) -> Tensor:
-    """Rows of different length as a matrix; shorter ones are filled up with zeros.
-
-    Example:
-        >>> stacked([torch.tensor([1, 2]), torch.tensor([3])])
-        tensor([[1, 2],
-                [3, 0]])
-    """
-    return pad_sequence(list(rows), batch_first=True)
 
 
 class NestedState(MutableMapping[str, Tensor]):

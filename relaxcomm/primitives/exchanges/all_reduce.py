@@ -6,8 +6,8 @@ from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
-import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import AllGather, AllReduce, AllToAll
@@ -16,7 +16,7 @@ from relaxcomm.primitives.exchanges.message_rounds import Combining, coded, rece
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.messages import MAXIMUM, SUMMABLE, Dense, Maximum, Message
 from relaxcomm.tensors.precision import HALVES, wide
-from relaxcomm.tensors.shards import shard_sizes, stacked
+from relaxcomm.tensors.shards import shards_of
 from relaxcomm.topology import Topology
 
 
@@ -83,8 +83,8 @@ def _mean(cx: Context, tensor: Tensor) -> Exchanging:
 
 def _mean_in_parts(tensor: Tensor, membership: Membership) -> Exchanging:
     """The mean, rounded once: each rank sums one part, and sends as much as in a ring."""
-    sizes = shard_sizes(tensor.numel(), membership.world_size)
-    rows = yield from received(AllToAll(stacked(torch.split(tensor.flatten(), sizes))))
+    shards = [shard for _, shard in shards_of(tensor.flatten(), membership.world_size)]
+    rows = yield from received(AllToAll(pad_sequence(shards, batch_first=True)))
     total = rows[0].to(wide(tensor.dtype))
     for row in rows[1:]:
         total += row

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import AllGather, AllToAll
@@ -26,7 +27,6 @@ from relaxcomm.tensors.shards import (
     shard_bucket,
     shard_layouts,
     shards_of,
-    stacked,
 )
 
 
@@ -149,7 +149,7 @@ def _decode(codings: Iterable[Coding], means: Iterable[Message], into: Iterable[
 
 def scatter(messages: Sequence[Message]) -> Exchanging:
     """Send each rank the message of its part; those of smaller parts are filled up with zeros."""
-    return received(AllToAll(stacked([message.pack() for message in messages])))
+    return received(AllToAll(pad_sequence([message.pack() for message in messages], batch_first=True)))
 
 
 def gather(message: Message, width: int) -> Exchanging:
