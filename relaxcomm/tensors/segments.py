@@ -11,9 +11,9 @@ from torch import Tensor
 _CACHED = 1 << 19  # entries that fit a CPU's cache together with what is made of them
 
 
-def chunk_size(tensor: Tensor) -> int:
+def chunk_size(tensor: Tensor, cached: int | None = None) -> int:
     """Entries of a tensor that are best worked on at once: as many as fit the cache, or all on a GPU."""
-    return _CACHED if tensor.device.type == "cpu" else max(1, tensor.numel())
+    return (cached or _CACHED) if tensor.device.type == "cpu" else max(1, tensor.numel())
 
 
 @dataclass(frozen=True)

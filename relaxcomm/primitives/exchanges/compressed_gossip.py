@@ -19,6 +19,7 @@ from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchan
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import ALL_KINDS, Sparse
 from relaxcomm.tensors.precision import HALVES
+from relaxcomm.tensors.segments import chunk_size
 from relaxcomm.topology import Topology
 
 _COPY, _DISAGREEMENT = "public_copy", "disagreement"
@@ -172,9 +173,8 @@ class dcd_gossip(PublicCopyGossip):
 
 def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Parts that fit into the cache, since arithmetic over two types goes through memory; all on a GPU."""
-    first = tensors[0]
-    size = _CHUNK if first.device.type == "cpu" else max(1, first.numel())
-    for start in range(0, first.numel(), size):
+    size = chunk_size(tensors[0], _CHUNK)
+    for start in range(0, tensors[0].numel(), size):
         yield tuple(tensor[start : start + size] for tensor in tensors)
 
 

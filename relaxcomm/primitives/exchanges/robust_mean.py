@@ -19,6 +19,7 @@ from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchan
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.messages import SUMMABLE, Dense, Message
 from relaxcomm.tensors.precision import wide
+from relaxcomm.tensors.segments import chunk_size
 from relaxcomm.topology import Topology
 
 _CHUNK = 1 << 14  # entries of which all workers' fit into the cache
@@ -139,7 +140,7 @@ def mean_of_middle(values: Sequence[Tensor], trim: int) -> Tensor:
         tensor([2., 4.])
     """
     out = buffer_pool.empty_like(values[0], wide(values[0].dtype))
-    size = _CHUNK if out.device.type == "cpu" else max(1, out.numel())
+    size = chunk_size(out, _CHUNK)
     for start in range(0, out.numel(), size):
         rows = [value[start : start + size].to(out.dtype, copy=True) for value in values]
         middle = _without_ends([row.masked_fill_(row.isnan(), torch.inf) for row in rows], trim)
