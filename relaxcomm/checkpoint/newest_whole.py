@@ -14,7 +14,7 @@ from relaxcomm.checkpoint.manifest import Manifest, checkpoints, is_checkpoint, 
 from relaxcomm.checkpoint.plain_state import decode, join
 from relaxcomm.checkpoint.storage import METADATA, Reading
 from relaxcomm.checkpoint.writing import skeleton_of
-from relaxcomm.engine.consistency import share
+from relaxcomm.engine.consistency import sharing_errors
 from relaxcomm.errors import ConfigError, worded
 from relaxcomm.step.world import World
 
@@ -51,12 +51,12 @@ def newest_whole(world: World, path: Path) -> Whole | None:
 
     Raises: ConfigError, on every rank, if none is whole: what is wrong with each.
     """
-    names, problem = [], None
-    try:
-        names = _newest_first(path) if world.process.rank == 0 else []
-    except OSError as error:
-        problem = ConfigError(f"cannot read {path}: {error.strerror}")
-    folders: list[Path] = share(world.transport, problem, names, _EVENT)[0]
+    with sharing_errors(world.transport, _EVENT) as told:
+        try:
+            told.mine = _newest_first(path) if world.process.rank == 0 else []
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    folders: list[Path] = told.everyone[0]
     damages: list[str] = []
     for folder in folders:
         try:

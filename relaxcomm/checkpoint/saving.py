@@ -13,14 +13,13 @@ from relaxcomm.checkpoint.newest_whole import newest_whole
 from relaxcomm.checkpoint.plain_state import split
 from relaxcomm.checkpoint.writing import Write, prepare
 from relaxcomm.engine import Engine
-from relaxcomm.engine.consistency import share
+from relaxcomm.engine.consistency import sharing_errors
 from relaxcomm.engine.run_state import Stateful
 from relaxcomm.errors import (
     CheckpointError,
     CheckpointWarning,
     ConfigError,
     RankLostError,
-    RelaxcommError,
     UsageError,
 )
 from relaxcomm.step.finite import held_error
@@ -97,25 +96,21 @@ class Saving:
         """
         engine, self._write = self._engine, None
         world = engine.world
-        problem: RelaxcommError | None = None
-        state, destination = None, None
         exported = engine.run_state_dict(**self._others)
-        try:
+        with sharing_errors(world.transport, "checkpoint.save()") as told:
             if self._keep < 1:
                 raise ConfigError(f"keep is {self._keep}; keep at least 1 checkpoint")
-            state = _split(exported)
-            if world.process.rank == 0:
-                destination = prepare(self._path, int(engine.statistics["steps"]), self._keep)
-        except OSError as error:
-            problem = CheckpointError(f"cannot save checkpoints in {self._path}: {error.strerror}")
-        except RelaxcommError as error:
-            problem = error
-        told = (destination, engine.non_finite_parameters())
-        destinations, spoilt = zip(*share(world.transport, problem, told, "checkpoint.save()"), strict=True)
+            state, destination = _split(exported), None
+            try:
+                if world.process.rank == 0:
+                    destination = prepare(self._path, int(engine.statistics["steps"]), self._keep)
+            except OSError as error:
+                reason = f"cannot save checkpoints in {self._path}: {error.strerror}"
+                raise CheckpointError(reason) from None
+            told.mine = destination, engine.non_finite_parameters()
+        destinations, spoilt = zip(*told.everyone, strict=True)
         if any(spoilt):
             raise held_error(spoilt, engine.step, _SPOILT)
-        assert destinations[0] is not None
-        assert state is not None
         self._world = ref(world)
         self._write = Write(destinations[0], *state, world.process, engine.settings.timeout_seconds)
 
@@ -135,7 +130,9 @@ class Saving:
         event = "the end of checkpoint.save()"
         world.meet(event)  # in one process ranks take turns, and nobody writes before it had one
         try:
-            share(world.transport, write.wait(), None, event)
+            with sharing_errors(world.transport, event):
+                if (problem := write.wait()) is not None:
+                    raise problem
         except RankLostError:
             raise  # it may be complete, see above
         except BaseException as error:
@@ -205,22 +202,17 @@ def _load(engine: Engine, path: Path, others: Mapping[str, Stateful]) -> Path | 
     found = newest_whole(world, path)
     if found is None:
         return None
-    state: Any = None
-    problem: RelaxcommError | None = None
-    if found.world_size == world.process.world_size:
-        (state,) = found.states
-    elif world.is_sharded:
-        problem = ConfigError(
-            f"{found.folder} was saved by {found.world_size} processes, and here are "
-            f"{world.process.world_size}: a sharded run goes on with as many replicas and shards as it had"
-        )
-    else:
-        try:
+    with sharing_errors(world.transport, "checkpoint.load()"):
+        if found.world_size == world.process.world_size:
+            (state,) = found.states
+        elif world.is_sharded:
+            raise ConfigError(
+                f"{found.folder} was saved by {found.world_size} processes, and here are "
+                f"{world.process.world_size}: a sharded run goes on with as many replicas and shards as it "
+                "had"
+            )
+        else:
             state = engine.carry_run_state_dicts(found.states, **others)
-        except RelaxcommError as error:
-            problem = error
-    share(world.transport, problem, None, "checkpoint.load()")
-    assert state is not None
     engine.load_run_state_dict(state, **others)
     if found.damages and world.process.rank == 0:
         newer = "; ".join(found.damages)

@@ -19,7 +19,7 @@ from relaxcomm.engine import attach_arguments, device_checks, run_warnings
 from relaxcomm.engine.attach_arguments import Given
 from relaxcomm.engine.binding import bind
 from relaxcomm.engine.connecting import connect
-from relaxcomm.engine.consistency import compare_digests, digest, elastic_facts, fingerprint, share
+from relaxcomm.engine.consistency import compare_digests, digest, elastic_facts, fingerprint, sharing_errors
 from relaxcomm.engine.elastic import Elastic, check_elastic
 from relaxcomm.engine.engine import Engine
 from relaxcomm.engine.joining import join
@@ -118,28 +118,25 @@ def _agree(transport: Transport, given: Given) -> dict[str, str]:
 
     Raises: ConfigError, CompositionError, UsageError: on every rank.
     """
-    facts: dict[str, str] = {}
-    gpu, problem, moments = "", given.problem, None
-    if (settings := given.settings) is not None:
-        try:
-            named = named_parameters(given.model)
-            gpu = device_checks.gpu_of(given.model, named, transport)
-            size = transport.membership.world_size
-            check_workers(settings, size)
-            settings.check_world_size(size)
-            settings.check_losses(size)
-            facts = fingerprint(given.model, named, settings, size)
-            check_quorum(settings, size)
-            if settings.membership.elastic:
-                check_elastic(transport)
-            if not settings.algorithm.lets_replicas_differ:
-                moments = optimizer_states.fingerprint(given.optimizers)
-        except Exception as error:
-            problem = problem or error
-    reports = share(transport, problem, (digest(facts), gpu, moments), "attach()")
-    compare_digests(transport, [theirs for theirs, _, _ in reports], facts, "attach()")
-    device_checks.check_gpus([theirs for _, theirs, _ in reports])
-    run_warnings.warn_of_unequal_moments(transport, [theirs for *_, theirs in reports])
+    with sharing_errors(transport, "attach()") as told:
+        settings = given.checked()
+        named = named_parameters(given.model)
+        gpu = device_checks.gpu_of(given.model, named, transport)
+        size = transport.membership.world_size
+        check_workers(settings, size)
+        settings.check_world_size(size)
+        settings.check_losses(size)
+        facts = fingerprint(given.model, named, settings, size)
+        check_quorum(settings, size)
+        if settings.membership.elastic:
+            check_elastic(transport)
+        is_equal = not settings.algorithm.lets_replicas_differ
+        moments = optimizer_states.fingerprint(given.optimizers) if is_equal else None
+        told.mine = digest(facts), gpu, moments
+    digests, gpus, all_moments = zip(*told.everyone, strict=True)
+    compare_digests(transport, digests, facts, "attach()")
+    device_checks.check_gpus(gpus)
+    run_warnings.warn_of_unequal_moments(transport, all_moments)
     return facts
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 from torch import nn
 
@@ -15,23 +16,41 @@ from relaxcomm.errors import CommunicationError, ConfigError, RelaxcommError
 from relaxcomm.network import Transport
 from relaxcomm.replica.named_parameters import Named
 
-T = TypeVar("T")
-_Told: TypeAlias = tuple[str, str] | None
+_Problem: TypeAlias = tuple[str, str] | None
 
 
-def share(
-    transport: Transport, problem: Exception | None, mine: T, event: str, step: int | None = None
-) -> list[T]:
-    """What each process gives, in their order, unless one has a problem; every rank must call it.
+class Told:
+    """What the processes tell each other in `sharing_errors`."""
+
+    mine: Any = None
+    """A picklable value of this one, to be set inside."""
+    everyone: list[Any]
+    """Of all, in their order; there afterwards."""
+
+
+@contextmanager
+def sharing_errors(transport: Transport, event: str, step: int | None = None) -> Iterator[Told]:
+    """Do inside what may fail on one rank alone: then it fails on all; every rank must enter.
 
     Args:
-        problem: why this rank cannot go on, or None.
-        mine: a picklable value of this rank.
-        event, step: where all ranks meet for it, see `Transport.meet`.
+        transport: to the others.
+        event, step: where all ranks meet at the end, see `Transport.meet`.
 
     Raises: on every rank the same error, of the first problem's kind, if there is any; one that is not
         of relaxcomm's own is a CommunicationError on the other ranks.
     """
+    told, problem = Told(), None
+    try:
+        yield told
+    except Exception as error:
+        problem = error
+    told.everyone = _share(transport, problem, told.mine, event, step)
+
+
+def _share(
+    transport: Transport, problem: Exception | None, mine: Any, event: str, step: int | None
+) -> list[Any]:
+    """What each process gives, unless one has a problem."""
     is_own, told = isinstance(problem, RelaxcommError), _told(problem)
     reports = transport.gather_all((told, mine), event, step)
     problems = {rank: report[0] for rank, report in enumerate(reports) if report[0] is not None}
@@ -40,12 +59,13 @@ def share(
     if problems:
         kinds = list(dict.fromkeys(problems.values()))
         if len(kinds) == 1 and len(problems) == len(reports):
-            raise _error(kinds[0])
-        raise _error((kinds[0][0], "\n".join(f"rank {rank}: {text}" for rank, (_, text) in problems.items())))
+            raise _error(kinds[0]) from None
+        lines = "\n".join(f"rank {rank}: {text}" for rank, (_, text) in problems.items())
+        raise _error((kinds[0][0], lines)) from None
     return [value for _, value in reports]
 
 
-def _told(problem: Exception | None) -> _Told:
+def _told(problem: Exception | None) -> _Problem:
     """What other ranks are told of a problem."""
     if problem is None:
         return None
@@ -84,7 +104,7 @@ def compare_digests(
     Of a model with a thousand tensors they are 100 kB, times the number of ranks.
     """
     if len(set(digests)) > 1:
-        compare(share(transport, None, mine, event))
+        compare(transport.gather_all(mine, event))
 
 
 def digest(facts: Mapping[str, str]) -> str:

@@ -7,11 +7,10 @@ from typing import Any
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.engine import step_state
-from relaxcomm.engine.consistency import compare, share
+from relaxcomm.engine.consistency import compare, sharing_errors
 from relaxcomm.engine.session import Session
 from relaxcomm.engine.state_fits import check_fits
 from relaxcomm.engine.state_schema import parse
-from relaxcomm.errors import RelaxcommError
 from relaxcomm.network.transport import Membership
 from relaxcomm.step.kept_replica import kept
 
@@ -35,16 +34,12 @@ def check(session: Session, state: Any) -> None:
 
     Raises: ConfigError.
     """
-    problem, together = None, {}
-    try:
+    with sharing_errors(session.world.transport, "load_state_dict()") as told:
         checked = parse(state)
         algorithm = session.schedule.algorithm_of(checked)
         check_fits(checked, algorithm, session.bound, session.world.membership)
-        together = checked.together(keeps_step=algorithm.keeps_step)
-    except RelaxcommError as error:
-        problem = error
-    reports = share(session.world.transport, problem, together, "load_state_dict()")
-    compare(reports, "load the states that were saved together")
+        told.mine = checked.together(keeps_step=algorithm.keeps_step)
+    compare(told.everyone, "load the states that were saved together")
 
 
 def algorithm_of(session: Session, states: Sequence[Any]) -> Algorithm:

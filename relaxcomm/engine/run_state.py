@@ -10,13 +10,13 @@ import torch
 
 from relaxcomm.carry import carry
 from relaxcomm.engine import engine_state, run_optimizers
-from relaxcomm.engine.consistency import share
+from relaxcomm.engine.consistency import sharing_errors
 from relaxcomm.engine.run_schema import parse_run
 from relaxcomm.engine.saved_parts import SavedPart, check_schedulers, load_all, scheduler_kinds
 from relaxcomm.engine.session import Session
 from relaxcomm.engine.state_fits import kind
 from relaxcomm.engine.switching import check_between_steps
-from relaxcomm.errors import ConfigError, RelaxcommError
+from relaxcomm.errors import ConfigError
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.sharding import held
 from relaxcomm.step.world import World
@@ -51,16 +51,15 @@ def of_rank(world: World, saved: Mapping[str, Any]) -> Any:
 
     Raises: ConfigError, on every rank, where it is not among them.
     """
-    name, problem = name_of(world.rank), None
-    found = saved.get(name) if isinstance(saved, Mapping) else None
-    if not isinstance(found, list | tuple) or len(found) != 1:
-        has = sorted(map(str, saved)) if isinstance(saved, Mapping) else type(saved).__name__
-        problem = ConfigError(
-            f"the saved engine state has {has}, and {name!r} with one state in a tuple is needed; load "
-            "what this rank saved"
-        )
-    share(world.transport, problem, None, "load_state_dict()")
-    assert found is not None
+    name = name_of(world.rank)
+    with sharing_errors(world.transport, "load_state_dict()"):
+        found = saved.get(name) if isinstance(saved, Mapping) else None
+        if not isinstance(found, list | tuple) or len(found) != 1:
+            has = sorted(map(str, saved)) if isinstance(saved, Mapping) else type(saved).__name__
+            raise ConfigError(
+                f"the saved engine state has {has}, and {name!r} with one state in a tuple is needed; load "
+                "what this rank saved"
+            )
     return found[0]
 
 
@@ -108,12 +107,8 @@ def restore(session: Session, saved: Mapping[str, Any], others: Mapping[str, Sta
 
     Raises: ConfigError, on every rank and before anything has changed, for what cannot be this run's.
     """
-    problem: RelaxcommError | None = None
-    try:
+    with sharing_errors(session.world.transport, "checkpoint.load()"):
         _check(session.replica, saved, others)
-    except RelaxcommError as error:
-        problem = error
-    share(session.world.transport, problem, None, "checkpoint.load()")
     engine_state.check(session, saved["engine"])
     replica = session.replica
     load_all(session.world.transport, _parts(replica, saved, others))

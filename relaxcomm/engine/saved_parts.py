@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from relaxcomm.engine.consistency import share
+from relaxcomm.engine.consistency import sharing_errors
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.network.transport import Transport
 
@@ -35,21 +35,24 @@ def load_all(transport: Transport, parts: Sequence[SavedPart]) -> None:
 
     Raises: ConfigError, on every rank, where one does not take it.
     """
-    before, problem = [_Before.of(one.part) for one in parts], None
-    for one in parts:
-        try:
-            one.load()
-        except Exception as error:  # whatever it says to what it does not know
-            is_own = isinstance(error, RelaxcommError)  # and says what to do
-            what = str(error) if is_own else f"{error!r}; load another checkpoint"
-            problem = ConfigError(f"{one.name} does not take the saved state: {what}")
-            break
+    before = [_Before.of(one.part) for one in parts]
     try:
-        share(transport, problem, None, "checkpoint.load()")
+        with sharing_errors(transport, "checkpoint.load()"):
+            for one in parts:
+                _load(one)
     except RelaxcommError:
         for one, kept in zip(parts, before, strict=True):
             kept.put_back(one.part)
         raise
+
+
+def _load(one: SavedPart) -> None:
+    try:
+        one.load()
+    except Exception as error:  # whatever it says to what it does not know
+        is_own = isinstance(error, RelaxcommError)  # and says what to do
+        what = str(error) if is_own else f"{error!r}; load another checkpoint"
+        raise ConfigError(f"{one.name} does not take the saved state: {what}") from None
 
 
 class _Before(NamedTuple):

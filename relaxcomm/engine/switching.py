@@ -15,10 +15,10 @@ from relaxcomm.composition.rule import Rule
 from relaxcomm.config import Config
 from relaxcomm.engine.binding import fitted
 from relaxcomm.engine.carry_over import Kept, carried_over
-from relaxcomm.engine.consistency import compare, share
+from relaxcomm.engine.consistency import compare, sharing_errors
 from relaxcomm.engine.loop import Loop
 from relaxcomm.engine.model_checks import check_model, check_switchable
-from relaxcomm.errors import CompositionWarning, ConfigError, RelaxcommError, UsageError
+from relaxcomm.errors import CompositionWarning, ConfigError, UsageError
 from relaxcomm.replica.fused_optimizers import lay_out_as_parameters
 from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.roles import Payload, is_buffer
@@ -45,10 +45,8 @@ def check_between_steps(loop: Loop, happens: str, remedy: str) -> None:
 
 def choose(bound: Bound, settings: Config, algorithm: object, residuals: Residuals) -> Algorithm:
     """The algorithm to go on with, made for the model; or the same error on all ranks."""
-    replica, problem = bound.replica, None
-    following: Algorithm | None = None
-    graphs: dict[str, str] = {}
-    try:
+    replica = bound.replica
+    with sharing_errors(bound.world.transport, "switch()", bound.event_step) as told:
         if residuals not in get_args(Residuals):
             raise ConfigError(f"residuals={residuals!r} is not allowed; give 'carry' or 'drop'")
         settings = settings.with_algorithm(algorithm)
@@ -61,16 +59,12 @@ def choose(bound: Bound, settings: Config, algorithm: object, residuals: Residua
         check_model(replica.model, named_parameters(replica.model), replica.optimizers, following)
         for one in (bound.algorithm, following):
             check_switchable(one)
-    except RelaxcommError as error:
-        problem = error
-    wanted_here = (f"{following!r}, residuals={residuals}", graphs)
-    reports = share(bound.world.transport, problem, wanted_here, "switch()", bound.event_step)
-    wanted = [text for text, _ in reports]
+        told.mine = f"{following!r}, residuals={residuals}", graphs
+    wanted = [text for text, _ in told.everyone]
     if len(set(wanted)) > 1:
         shown = "; ".join(f"rank {rank}: {one}" for rank, one in enumerate(wanted))
         raise ConfigError(f"ranks switch to different algorithms: {shown}")
-    compare([theirs for _, theirs in reports])
-    assert following is not None, "without one there is a problem"
+    compare([theirs for _, theirs in told.everyone])
     return following
 
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from relaxcomm.engine.consistency import share
+from relaxcomm.engine.consistency import sharing_errors
 from relaxcomm.engine.device_checks import check_gpus, current_gpu, gpu_holding
-from relaxcomm.errors import UsageError
 from relaxcomm.network import Transport
 
 
@@ -40,10 +39,7 @@ class HookedModel:
 
         Raises: UsageError, on every rank.
         """
-        gpu, problem = "", None
         named = {self.name(p, index): p for index, p in enumerate(parameters)}
-        try:
-            gpu = gpu_holding(named, self._buffers, transport, self._current)
-        except UsageError as error:  # the others are told, who would wait for this rank
-            problem = error
-        check_gpus(share(transport, problem, gpu, "the first backward"))
+        with sharing_errors(transport, "the first backward") as told:
+            told.mine = gpu_holding(named, self._buffers, transport, self._current)
+        check_gpus(told.everyone)

@@ -12,7 +12,7 @@ import torch
 from torch.distributed.checkpoint.stateful import Stateful
 
 from relaxcomm.engine import Engine
-from relaxcomm.engine.consistency import share
+from relaxcomm.engine.consistency import sharing_errors
 from relaxcomm.errors import CheckpointError
 
 
@@ -49,14 +49,8 @@ def resume(engine: Engine, **others: Stateful) -> bool:
     checkpoint = ray.train.get_checkpoint()
     if checkpoint is None:
         return False
-    state, problem = None, None
-    try:
-        with checkpoint.as_directory() as folder:
-            state = _read(engine, Path(folder), others)
-    except Exception as error:  # the others are told, who would wait for this worker
-        problem = error
-    share(engine.world.transport, problem, None, "resume()")
-    assert state is not None
+    with sharing_errors(engine.world.transport, "resume()"), checkpoint.as_directory() as folder:
+        state = _read(engine, Path(folder), others)
     engine.load_run_state_dict(state, **others)
     return True
 
