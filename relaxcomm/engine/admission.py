@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from relaxcomm.carry.slots import is_of_part, policies
 from relaxcomm.config import Config
 from relaxcomm.engine.elastic import Elastic
-from relaxcomm.engine.survival import RECOVERY, decoded, encoded, tasks_of
+from relaxcomm.engine.survival import RECOVERY, encoded, pass_on, tasks_of
 from relaxcomm.errors import RankLostError, RelaxcommError
-from relaxcomm.network.operations import Agree, Label, Neighbors
+from relaxcomm.network.operations import Agree, Label
 from relaxcomm.network.transport import Pending
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.bound import Bound
@@ -47,8 +47,7 @@ class Newcomers:
         found = -1
         try:
             if self._pending is not None:
-                newest, period = tensor_of(self._world.receive(self._pending)).tolist()
-                found, self._period = newest, period
+                found, self._period = tensor_of(self._world.receive(self._pending)).tolist()
             self._send()
         except RankLostError:  # the next step's exchange meets the same, where all know what to do
             self._left, self._pending = _MOST, None
@@ -85,21 +84,13 @@ def hand_over(world: World, state: Mapping[str, Any], newcomers: Sequence[int]) 
     """
     others = [rank for rank in range(world.size) if rank not in newcomers]
     mine = [one for index, one in enumerate(newcomers) if others[index % len(others)] == world.rank]
-    content = encoded(state) if mine else torch.empty(0, dtype=torch.uint8)
-    world.gather(len(content), RECOVERY)
-    parcels = Neighbors(dict.fromkeys(mine, content), {}, on_host=True)
-    world.receive(world.issue(parcels, Label(0, RECOVERY, 1)))
+    pass_on(world, dict.fromkeys(mine, encoded(state)) if mine else {})
 
 
-def take_over(world: World, newcomers: Sequence[int]) -> Any:
+def take_over(world: World) -> Any:
     """The state that another rank hands to this one, which has joined."""
-    others = [rank for rank in range(world.size) if rank not in newcomers]
-    source = others[newcomers.index(world.rank) % len(others)]
-    sizes = world.gather(0, RECOVERY)
-    raw = torch.empty(sizes[source], dtype=torch.uint8)
-    parcel = Neighbors({}, {source: raw}, on_host=True)
-    received = world.receive(world.issue(parcel, Label(0, RECOVERY, 1)))
-    return decoded(cast("Mapping[int, torch.Tensor]", received)[source])
+    (state,) = pass_on(world, {}).values()
+    return state
 
 
 def exported_replica(replica: Replica) -> dict[str, Any]:

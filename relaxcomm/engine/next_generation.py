@@ -154,9 +154,8 @@ def _stay(
     if standings.joined:
         state = admission.exported_replica(new.replica)
         engine = {**step_state.export(step), **schedule, "loaders": loaders or mine.loaders}
-        engine["client_states"] = {}
-        state |= {"engine": engine, "resumes_at": standings.last_step, "rests": rests}
-        admission.hand_over(world, state, standings.joined)
+        state |= {"engine": {**engine, "client_states": {}}, "rests": rests}
+        admission.hand_over(world, {**state, "resumes_at": standings.last_step}, standings.joined)
     _share_out_clients(new, old.world.rank)
     survival.begin_anew(new, standings.joined)
     ahead = standings.read_farthest.read_until
@@ -190,7 +189,7 @@ def join(
     standings = Standings.gather(world, Standing(target=target))
     if standings.differ:
         survival.receive_shared(world, standings.farthest)
-    state = admission.take_over(world, standings.joined)
+    state = admission.take_over(world)
     saved = parse(state["engine"])
     algorithm = algorithm_of(saved)
     check_fits(saved, algorithm, fresh, Membership(saved.rank, saved.world_size))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Iterator
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from relaxcomm.carry.slots import is_of_part, policies
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
-from relaxcomm.network.operations import AllReduce, Broadcast, Label
+from relaxcomm.network.operations import AllReduce, Broadcast, Label, Neighbors
 from relaxcomm.roles.carried import share_of
 from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
@@ -77,6 +77,26 @@ def receive_shared(world: World, root: int, mine: Any = None) -> Any:
     raw = content if world.rank == root else torch.empty(sizes[root], dtype=torch.uint8)
     world.run(Broadcast(raw, root, on_host=True), Label(0, RECOVERY, 0))
     return decoded(raw)
+
+
+def pass_on(world: World, parcels: Mapping[int, Tensor]) -> dict[int, Any]:
+    """Send values to other ranks; every rank calls it.
+
+    Args:
+        world: the ranks.
+        parcels: what `encoded` has made, by the rank that is to have it.
+
+    Returns: what came for this rank, by the rank that has sent it.
+    """
+    sizes = world.gather({rank: len(one) for rank, one in parcels.items()}, RECOVERY)
+    takes = {
+        rank: torch.empty(theirs[world.rank], dtype=torch.uint8)
+        for rank, theirs in enumerate(sizes)
+        if world.rank in theirs
+    }
+    pending = world.issue(Neighbors(parcels, takes, on_host=True), Label(0, RECOVERY, 1))
+    came = cast("Mapping[int, Tensor]", world.receive(pending))
+    return {rank: decoded(raw) for rank, raw in came.items()}
 
 
 def encoded(value: Any) -> Tensor:
