@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 from weakref import ref
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from relaxcomm.data.clients import ClientSampler
+from relaxcomm.data.clients import CLIENT, ROUND, ROUND_LEFT, ClientSampler
 from relaxcomm.data.position import Position, Progress, Reading
 from relaxcomm.data.sampler import ShareSampler
 from relaxcomm.network.transport import Membership
@@ -170,9 +170,7 @@ class ClientLoader(_Loader):
         super().__init__(dataset, _Rounds(sampler, progress), progress, seed, **options)
         self._clients = sampler
         self.on_client_begin: Callable[[int], None] = nothing
-        self.on_client_end: Callable[[int], None] = nothing
-        self.on_round_end: Callable[[], None] = nothing
-        self.on_round_left: Callable[[], None] = nothing
+        self.on_event: Callable[[str, Mapping[str, float]], None] = nothing
 
     @property
     def batches_left(self) -> int:
@@ -201,19 +199,19 @@ class ClientLoader(_Loader):
             yield batch
             if current.ends:
                 playing = None
-                self.on_client_end(current.samples)
+                self.on_event(CLIENT, {"samples": current.samples})
         self.progress.end()
-        self.on_round_end()
+        self.on_event(ROUND, {})
 
     def _begin_round(self, reading: Reading) -> None:
         """Tell of a round that was left, or of the end of a client whose last batch a checkpoint has kept."""
         begin = reading.position.batches
         if self.progress.in_round and not begin:
-            self.on_round_left()
+            self.on_event(ROUND_LEFT, {})
         self.progress.in_round = True
         last = next(islice(self._clients.round(reading.epoch), begin - 1, None), None) if begin else None
         if last is not None and last.ends:  # which is told when the next batch is asked for
-            self.on_client_end(last.samples)
+            self.on_event(CLIENT, {"samples": last.samples})
 
 
 class _Rounds:

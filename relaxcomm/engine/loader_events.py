@@ -8,7 +8,6 @@ from typing import TypeAlias
 import torch
 
 from relaxcomm.data import ClientLoader, ShareLoader
-from relaxcomm.data.clients import CLIENT, ROUND, ROUND_LEFT
 from relaxcomm.data.loader import nothing
 from relaxcomm.engine.run_warnings import warn_of_read_on
 from relaxcomm.roles.controller import BATCH_SIZE
@@ -29,9 +28,7 @@ def connect(bound: Bound, loader: ShareLoader | ClientLoader, event: Event) -> N
     if isinstance(loader, ClientLoader):
         bound.controllers.follow_loader()
         loader.on_client_begin = bound.replica.clients.put_in
-        loader.on_client_end = lambda samples: event(CLIENT, {"samples": samples})
-        loader.on_round_end = lambda: event(ROUND, {})
-        loader.on_round_left = lambda: event(ROUND_LEFT, {})
+        loader.on_event = event
     elif BATCH_SIZE in bound.algorithm.needs:
         bound.controllers.follow_loader()
         bound.controllers.follow(BATCH_SIZE, loader.sizes.batch_size, loader.sizes.resize)
@@ -56,5 +53,4 @@ def disconnect(bound: Bound, loaders: Iterable[ShareLoader | ClientLoader]) -> N
     for loader in loaders:
         loader.on_begin, loader.on_batch = nothing, given
         if isinstance(loader, ClientLoader):
-            loader.on_client_begin = loader.on_client_end = nothing
-            loader.on_round_end = loader.on_round_left = nothing
+            loader.on_client_begin = loader.on_event = nothing
