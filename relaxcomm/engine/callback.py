@@ -4,23 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
+from relaxcomm.engine.listeners import StepOwner
 from relaxcomm.errors import NonFiniteError, RankLostError, worded
-from relaxcomm.step.step import Step
-
-
-class StepOwner(Protocol):
-    """Whose methods are callbacks: it has a step, and can give it up or leave it."""
-
-    step: Step
-
-    def give_up_step(self, error: RankLostError) -> None:
-        """Go on without ranks that are lost; raises the error where that cannot be."""
-
-    def abort_step(self) -> None:
-        """Forget what an error has left of a step."""
-
 
 Callback = TypeVar("Callback", bound=Callable[..., None])
 

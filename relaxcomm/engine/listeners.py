@@ -9,10 +9,14 @@ from torch.optim import Optimizer
 
 from relaxcomm.engine.optimizer_turns import OptimizerTurns
 from relaxcomm.errors import RankLostError
+from relaxcomm.step.step import Step
 
 
 class Follower(Protocol):
     """Who is told of what the training loop does."""
+
+    turns: OptimizerTurns
+    """Told of the steps of optimizers that were not given to attach."""
 
     def forward_begins(self, module: nn.Module) -> None:
         """The model is about to be called."""
@@ -41,10 +45,21 @@ class Follower(Protocol):
     def step_ends(self, optimizer: Optimizer) -> None:
         """The optimizer has stepped."""
 
-    @property
-    def turns(self) -> OptimizerTurns:
-        """Who is told of the steps of optimizers that were not given to attach."""
-        ...
+
+class StepOwner(Protocol):
+    """Who makes steps of what the training loop does: its methods are callbacks."""
+
+    step: Step
+    turns: OptimizerTurns
+
+    def close_step(self) -> None:
+        """Every optimizer has stepped, or was skipped."""
+
+    def give_up_step(self, error: RankLostError) -> None:
+        """Go on without ranks that are lost; raises the error where that cannot be."""
+
+    def abort_step(self) -> None:
+        """Forget what an error has left of a step."""
 
 
 class Between(Protocol):

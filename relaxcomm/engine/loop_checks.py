@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch.optim import Optimizer
 
-from relaxcomm.engine.callback import StepOwner
+from relaxcomm.engine.listeners import StepOwner
 from relaxcomm.errors import UsageError
 from relaxcomm.replica.grad_scaler import check_scaler
 from relaxcomm.step.step import Step

@@ -2,41 +2,33 @@
 
 from __future__ import annotations
 
-import weakref
-from typing import Protocol
+from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
 from torch.amp import GradScaler
 
-from relaxcomm.engine.optimizer_turns import OptimizerTurns
+from relaxcomm.engine.listeners import StepOwner
+
+_Loops: TypeAlias = WeakKeyDictionary[StepOwner, None]
+_sharing: WeakKeyDictionary[GradScaler, _Loops] = WeakKeyDictionary()
+"""The loops of each scaler, in the order in which they last stepped."""
+_NONE: _Loops = WeakKeyDictionary()
 
 
-class Steps(Protocol):
-    """What ends a step when its optimizers have had their turn."""
-
-    turns: OptimizerTurns
-
-    def close_step(self) -> None:
-        """Every optimizer has stepped, or was skipped."""
-
-
-_sharing: weakref.WeakKeyDictionary[GradScaler, list[weakref.ref[Steps]]] = weakref.WeakKeyDictionary()
-
-
-def share(scaler: GradScaler | None, loop: Steps) -> None:
+def share(scaler: GradScaler | None, loop: StepOwner) -> None:
     """A loop begins, maybe beside others."""
-    if scaler is not None and loop not in _loops_of(scaler):
-        _sharing.setdefault(scaler, []).append(weakref.ref(loop))
+    if scaler is not None:
+        _sharing.setdefault(scaler, WeakKeyDictionary()).setdefault(loop, None)
 
 
-def leave(scaler: GradScaler | None, loop: Steps) -> None:
+def leave(scaler: GradScaler | None, loop: StepOwner) -> None:
     """The loop has ended."""
-    if scaler is not None and scaler in _sharing:
-        _sharing[scaler] = [one for one in _sharing[scaler] if one() not in (None, loop)]
+    _loops_of(scaler).pop(loop, None)
 
 
-def take_turn(scaler: GradScaler | None, loop: Steps) -> None:
+def take_turn(scaler: GradScaler | None, loop: StepOwner) -> None:
     """A loop's step ends: its next one ends after those of the others, if they take turns as before."""
-    if scaler is not None and loop in _loops_of(scaler)[:-1]:
+    if loop in _loops_of(scaler):
         leave(scaler, loop)
         share(scaler, loop)
 
@@ -46,11 +38,10 @@ def close_skipped_steps(scaler: GradScaler | None) -> None:
 
     On other ranks they end in that order, too. Before anybody has stepped it is the order of attachment.
     """
-    for loop in () if scaler is None else _loops_of(scaler):
+    for loop in list(_loops_of(scaler)):
         if loop.turns.have_skipped:
             loop.close_step()
 
 
-def _loops_of(scaler: GradScaler) -> list[Steps]:
-    found = (one() for one in _sharing.get(scaler, ()))
-    return [loop for loop in found if loop is not None]
+def _loops_of(scaler: GradScaler | None) -> _Loops:
+    return _NONE if scaler is None else _sharing.get(scaler, _NONE)
