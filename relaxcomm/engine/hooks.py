@@ -45,7 +45,6 @@ class Hooks:
     ) -> None:
         self._model, self._parameters, self._optimizers = model, parameters, optimizers
         self._follower: Follower | None = None
-        self._follower_of_model: Follower | None = None
         self._tells_of_model = True
         self._handles: list[RemovableHandle] = []
         self._of_parts: list[RemovableHandle] = []
@@ -93,7 +92,6 @@ class Hooks:
             gradients: whether of the gradients, too.
         """
         self._follower = follower
-        self._tell_of_model(self._tells_of_model)
         self.gradients.remove()
         self.gradients = GradientHooks(self._parameters if gradients else (), self._gradients_arrive)
 
@@ -122,45 +120,44 @@ class Hooks:
     @contextmanager
     def steps_alone(self) -> Iterator[None]:
         """Tell of optimizers' steps alone inside: what the model does there belongs to no step."""
-        before = self._tells_of_model
-        self._tell_of_model(False)
+        before, self._tells_of_model = self._tells_of_model, False
         try:
             yield
         finally:
-            self._tell_of_model(before)
+            self._tells_of_model = before
             self.gradients.tell_each()  # what was collected belongs to nothing
 
-    def _tell_of_model(self, tells: bool) -> None:
-        self._tells_of_model = tells
-        self._follower_of_model = self._follower if tells else None
+    @property
+    def _follower_of_model(self) -> Follower | None:
+        return self._follower if self._tells_of_model else None
 
     def _forward_begins(self, module: nn.Module, inputs: Any) -> None:
-        if self._follower_of_model is not None:
-            self._follower_of_model.forward_begins(module)
+        if (follower := self._follower_of_model) is not None:
+            follower.forward_begins(module)
 
     def _forward_ends(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if self._follower_of_model is not None:
-            self._follower_of_model.forward_ends(module, output)
+        if (follower := self._follower_of_model) is not None:
+            follower.forward_ends(module, output)
 
     def _part_begins(self, module: nn.Module, inputs: Any) -> None:
-        if self._follower_of_model is not None:
-            self._follower_of_model.part_begins()
+        if (follower := self._follower_of_model) is not None:
+            follower.part_begins()
 
     def _part_gradient_arrives(self, parameter: Tensor) -> None:
-        if self._follower_of_model is not None:
-            self._follower_of_model.part_gradient_arrives()
+        if (follower := self._follower_of_model) is not None:
+            follower.part_gradient_arrives()
 
     def _gradients_arrive(self, indices: list[int]) -> None:
-        if self._follower_of_model is not None:
-            self._follower_of_model.gradients_arrive(indices)
+        if (follower := self._follower_of_model) is not None:
+            follower.gradients_arrive(indices)
 
     def _backward_begins(self) -> None:
-        if self._follower_of_model is not None:
-            self._follower_of_model.backward_begins()
+        if (follower := self._follower_of_model) is not None:
+            follower.backward_begins()
 
     def _backward_ends(self) -> None:
-        if self._follower_of_model is not None:
-            self._follower_of_model.backward_ends()
+        if (follower := self._follower_of_model) is not None:
+            follower.backward_ends()
 
     def _step_begins(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._follower is not None and not self._nested[optimizer].is_inside():
