@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from torch import Tensor
@@ -14,11 +14,14 @@ from relaxcomm.roles.planner import Measured
 SCHEMA = 1
 """Counts up when the form of the state changes."""
 
+T = TypeVar("T")
+Row: TypeAlias = Annotated[T, Field(strict=False)]
+"""A tuple; a list of as many is one, too."""
 Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
 Due: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=True)]
 Layout: TypeAlias = list[list[str]]
 Round: TypeAlias = Annotated[int, Field(ge=0, lt=2**62)]  # it goes on, in messages of 64 bits
-StridesOf: TypeAlias = Annotated[tuple[Index, ...], Field(strict=False)] | None
+StridesOf: TypeAlias = Row[tuple[Index, ...]] | None
 SlotsOfRoles: TypeAlias = dict[str, dict[str, Tensor]]
 
 
@@ -32,7 +35,7 @@ class Votes(Part):
     """Of the triggers on which the ranks vote: slots of each, and answers as (trigger, step, answer)."""
 
     slots: list[dict[str, Tensor]]
-    answers: list[Annotated[tuple[Index, int, bool], Field(strict=False)]]
+    answers: list[Row[tuple[Index, int, bool]]]
 
 
 class Counts(Part):
@@ -48,23 +51,21 @@ class Counts(Part):
     evaluation_bytes_received: Index
     exposed_communication_seconds: Finite = 0.0
     hidden_communication_seconds: Finite = 0.0
-    bytes_by_rule: dict[str, Annotated[tuple[Index, Index], Field(strict=False)]]
+    bytes_by_rule: dict[str, Row[tuple[Index, Index]]]
 
 
-ReadTo: TypeAlias = Annotated[tuple[Index, Index, Index], Field(strict=False)]
+ReadTo: TypeAlias = Row[tuple[Index, Index, Index]]
 """Samples and batches that a rank has read, and how many samples were dealt out together."""
 
 
 class Data(Part):
     """How far a data set was read; epochs are counted with those of data like it, before its first one."""
 
-    kind: Annotated[tuple[str, Index], Field(strict=False)]
+    kind: Row[tuple[str, Index]]
     epoch: Index
     first: Index = 0
     place: ReadTo
-    dealt: list[
-        Annotated[tuple[Index, list[Annotated[list[ReadTo], Field(min_length=1)]]], Field(strict=False)]
-    ]
+    dealt: list[Row[tuple[Index, list[Annotated[list[ReadTo], Field(min_length=1)]]]]]
     is_over: bool = False
     in_round: bool = False
     anew: bool = False
@@ -79,14 +80,10 @@ class Data(Part):
         return value
 
 
-UncountedGradient: TypeAlias = Annotated[tuple[Due, Index, Index, Tensor], Field(strict=False)]
-UncountedParameters: TypeAlias = Annotated[
-    tuple[Due, Index, bool, Index, Tensor, Tensor], Field(strict=False)
-]
-LateGradient: TypeAlias = Annotated[tuple[Due, Index, Index, Tensor, Index, Index], Field(strict=False)]
-LateParameters: TypeAlias = Annotated[
-    tuple[Due, Index, bool, Index, Tensor, Tensor, Index, Index], Field(strict=False)
-]
+UncountedGradient: TypeAlias = Row[tuple[Due, Index, Index, Tensor]]
+UncountedParameters: TypeAlias = Row[tuple[Due, Index, bool, Index, Tensor, Tensor]]
+LateGradient: TypeAlias = Row[tuple[Due, Index, Index, Tensor, Index, Index]]
+LateParameters: TypeAlias = Row[tuple[Due, Index, bool, Index, Tensor, Tensor, Index, Index]]
 """What is late ends with a round and samples, see `Context`; older states did not count them."""
 
 _MEASURED = TypeAdapter(Measured)
@@ -102,10 +99,10 @@ class EngineState(Part):
     step: Index
     layout: Layout | None
     strides: list[list[StridesOf]] | None = None  # older states have none
-    slots: list[Annotated[tuple[Index, Index, SlotsOfRoles], Field(strict=False)]]
-    rounds: list[Annotated[tuple[Index, Index, Round], Field(strict=False)]]
-    samples: list[Annotated[tuple[Index, Index, Index], Field(strict=False)]]
-    services: list[Annotated[tuple[Index, Index, dict[str, Tensor]], Field(strict=False)]]
+    slots: list[Row[tuple[Index, Index, SlotsOfRoles]]]
+    rounds: list[Row[tuple[Index, Index, Round]]]
+    samples: list[Row[tuple[Index, Index, Index]]]
+    services: list[Row[tuple[Index, Index, dict[str, Tensor]]]]
     votes: Votes
     client_states: dict[Index, dict[str, dict[str, Any]]]
     values: dict[str, Finite]
@@ -114,7 +111,7 @@ class EngineState(Part):
     statistics: Counts
     phase: Index
     measured: Measured | None
-    step_times: list[Annotated[tuple[Finite, Finite], Field(strict=False)]]
+    step_times: list[Row[tuple[Finite, Finite]]]
     loaders: list[Data]
 
     @field_validator("measured", mode="before")
