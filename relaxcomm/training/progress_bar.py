@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import torch
@@ -18,8 +17,8 @@ from relaxcomm.system.quantities import data_size
 _REFRESH_SECONDS = 0.1
 
 
-class Display(ABC):
-    """Follows one training run.
+class Display:
+    """Follows one training run, and shows nothing of it: what ranks other than 0 have.
 
     Args:
         title: shown in front; set it where the algorithm changes.
@@ -34,15 +33,13 @@ class Display(ABC):
         self.metric = metric
         self.statistics = statistics
 
-    @abstractmethod
     def step(self, step: int, loss: torch.Tensor) -> None:
         """A step was taken."""
 
-    @abstractmethod
     def evaluated(self, step: int, measure: float, seconds: float) -> None:
         """The model was evaluated after `step` steps and `seconds` of training."""
 
-    def close(self) -> None:  # noqa: B027  # only the live bar has something to close
+    def close(self) -> None:
         """The run ended, well or badly."""
 
     def communication(self) -> str:
@@ -51,23 +48,11 @@ class Display(ABC):
         return f"rank 0 sent {data_size(sent)}  {local:.0%} local"
 
 
-class Silence(Display):
-    """Shows nothing: what ranks other than 0 have."""
-
-    def step(self, step: int, loss: torch.Tensor) -> None:
-        return
-
-    def evaluated(self, step: int, measure: float, seconds: float) -> None:
-        return
-
-
 class Lines(Display):
     """About ten plain lines a run, for logs and pipes."""
 
-    def __init__(self, title: str, steps: int, metric: str, statistics: Mapping[str, float]) -> None:
-        super().__init__(title, steps, metric, statistics)
-        self._last: torch.Tensor | None = None
-        self._next_line = 0.0
+    _last: torch.Tensor | None = None
+    _next_line = 0.0
 
     def step(self, step: int, loss: torch.Tensor) -> None:
         self._last = loss
@@ -140,7 +125,7 @@ def make_display(
 ) -> Display:
     """The display that suits this rank and what standard error is connected to."""
     if rank != 0:
-        return Silence(title, steps, metric, statistics)
+        return Display(title, steps, metric, statistics)
     console = Console(stderr=True)
     if console.is_terminal:
         return Bar(title, steps, metric, statistics, console)
