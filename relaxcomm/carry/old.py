@@ -15,6 +15,7 @@ from relaxcomm.network.transport import Membership, Service
 from relaxcomm.replica.replica import Replica
 from relaxcomm.roles import Context
 from relaxcomm.step.plan import Plan, Task, TaskKey
+from relaxcomm.step.state import served_for
 from relaxcomm.tensors.items import Item
 
 
@@ -68,9 +69,7 @@ class Old:
         saved = self.services.get(task.key)
         if saved is None:
             return None
-        rule = task.rule
-        cx = context_of(rule, self.membership)
-        served = rule.exchange.serve(cx, task.bucket, rule.compressor, rule.outer)
+        served = served_for(task, context_of(task.rule, self.membership))
         assert served is not None, "a state fits its algorithm"
         served.service.restore(saved)
         return served.service

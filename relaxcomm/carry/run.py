@@ -20,7 +20,7 @@ from relaxcomm.network.transport import Membership
 from relaxcomm.replica.replica import Replica
 from relaxcomm.roles import is_buffer
 from relaxcomm.step.plan import Plan, Task
-from relaxcomm.step.state import RuleState
+from relaxcomm.step.state import RuleState, served_for
 
 
 def carry(
@@ -141,8 +141,7 @@ class _Carrying:
     def _service(self, task: Task) -> dict[str, Tensor] | None:
         """What the new rank answers with for a bucket."""
         rule, rank, numel = task.rule, self._membership.rank, task.bucket.numel
-        cx = context_of(rule, self._membership)
-        served = rule.exchange.serve(cx, task.bucket, rule.compressor, rule.outer)
+        served = served_for(task, context_of(rule, self._membership))
         if served is None:
             return None
         made = served.service.export()
