@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +19,14 @@ from pydantic import Field, ValidationError
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Count, Index, Section
 from relaxcomm.fields.validation import refusal
+from relaxcomm.system.files import sync_folder
 
 MANIFEST = "manifest.json"
 PARTIAL = ".partial"
 _ENDINGS = (".distcp", ".metadata")  # of the files beside a manifest
 _NAME = re.compile(r"step-(\d{8,})(-\d+)?")
 _LEFT = re.compile(rf"(left-[0-9a-f]{{8}}-)?{_NAME.pattern}(\.[0-9a-f]{{8}})?{re.escape(PARTIAL)}")
-_FORMAT = 1
+FORMAT = 1
 _LONGEST_BYTES = 1 << 26  # hundreds of thousands of files
 
 
@@ -58,7 +59,7 @@ class Manifest(Section):
         files: by name.
     """
 
-    format: int = Field(ge=_FORMAT, le=_FORMAT)
+    format: int = Field(ge=FORMAT, le=FORMAT)
     number: Index
     step: Index
     world_size: Count
@@ -95,11 +96,6 @@ class Manifest(Section):
             raise ConfigError(f"{path}: {refusal(error, 'manifest', cls)}") from None
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ConfigError(f"{path} is damaged ({error})") from None
-
-
-def make(number: int, step: int, world_size: int, files: Mapping[str, File]) -> Manifest:
-    """The manifest of a checkpoint that was just written."""
-    return Manifest(format=_FORMAT, number=number, step=step, world_size=world_size, files=dict(files))
 
 
 @dataclass(frozen=True)
@@ -191,15 +187,6 @@ def _size_of(path: Path) -> int:
     if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "it is no file")
     return found.st_size
-
-
-def sync_folder(folder: Path) -> None:
-    """See to it that the disk has the names of a folder's files."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def keep_newest(path: Path, keep: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from relaxcomm.checkpoint.manifest import Manifest, checkpoints, is_checkpoint, leads_nowhere, verify
-from relaxcomm.checkpoint.plain_state import decode, join
+from relaxcomm.checkpoint.plain_state import join
 from relaxcomm.checkpoint.storage import METADATA, Reading
 from relaxcomm.checkpoint.writing import skeleton_of
 from relaxcomm.engine.consistency import sharing_errors
@@ -145,5 +146,5 @@ def _read(folder: Path, manifest: Manifest, ranks: Sequence[int]) -> list[dict[s
 
 def _decoded(reading: Reading, name: str) -> tuple[dict[str, Any], dict[str, str]]:
     """A rank's state without tensors, and in which entries these are."""
-    held = decode(reading.read(lambda entry: entry == name)[name].numpy().tobytes())
+    held = json.loads(reading.read(lambda entry: entry == name)[name].numpy().tobytes())
     return held["plain"], held["names"]

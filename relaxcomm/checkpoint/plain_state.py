@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,16 +44,6 @@ def join(plain: Any, tensors: Mapping[str, Tensor]) -> Any:
     if kind == "dtype":
         return _dtype(value)
     raise ValueError(f"{kind!r} is no kind of value")
-
-
-def encode(plain: Any) -> bytes:
-    """The bytes in which a file holds a plain value."""
-    return json.dumps(plain).encode()
-
-
-def decode(data: bytes) -> Any:
-    """Undo `encode`."""
-    return json.loads(data)
 
 
 def _dtype(name: str) -> torch.dtype:

@@ -17,20 +17,19 @@ import torch
 from torch import Tensor
 
 from relaxcomm.checkpoint.manifest import (
+    FORMAT,
     PARTIAL,
     File,
+    Manifest,
     checkpoints,
     keep_newest,
-    make,
-    sync_folder,
     unfinished,
 )
 from relaxcomm.checkpoint.meeting import Meeting
-from relaxcomm.checkpoint.plain_state import encode
 from relaxcomm.checkpoint.storage import METADATA, Writing
 from relaxcomm.errors import CheckpointError
 from relaxcomm.network.transport import Membership
-from relaxcomm.system.files import make_private_folder
+from relaxcomm.system.files import make_private_folder, sync_folder
 
 _MEETING = "meeting"
 
@@ -140,7 +139,7 @@ class Write:
         content = [json.loads(one) for one in meeting.hear("content")]
         names, mine = _share_out(content, self._rank)
         entries = {names[path]: self._tensors[path] for path in mine}
-        skeleton = encode({"plain": self._plain, "names": names})
+        skeleton = json.dumps({"plain": self._plain, "names": names}).encode()
         entries[skeleton_of(self._rank)] = torch.frombuffer(bytearray(skeleton), dtype=torch.uint8)
         writing = Writing(partial, entries, self._rank)
         meeting.tell("plan", writing.plan())
@@ -159,7 +158,10 @@ class Write:
         shutil.rmtree(destination.partial / _MEETING)
         known = {name: File(**one) for theirs in files for name, one in theirs.items()}
         known[METADATA] = File.of(destination.partial / METADATA)
-        make(destination.number, destination.step, self._size, known).write(destination.partial)
+        number, step = destination.number, destination.step
+        Manifest(format=FORMAT, number=number, step=step, world_size=self._size, files=known).write(
+            destination.partial
+        )
         destination.partial.rename(destination.folder)
         sync_folder(destination.folder.parent)
         keep_newest(destination.folder.parent, destination.keep)

@@ -71,7 +71,8 @@ def write_whole(path: Path, content: str | bytes) -> Path:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-        _keep_name(path.parent)
+        with suppress(OSError):  # where that is possible
+            sync_folder(path.parent)
     except OSError as error:
         with suppress(OSError):  # as it was never made
             beside.unlink()
@@ -81,14 +82,13 @@ def write_whole(path: Path, content: str | bytes) -> Path:
     return path
 
 
-def _keep_name(folder: Path) -> None:
-    """Have the folder written to the disk, where that is possible."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def sync_folder(folder: Path) -> None:
+    """See to it that the disk has the names of a folder's files."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_at_most(path: Path, limit_bytes: int, what: str) -> bytes:
