@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from types import FrameType
 from typing import Any, TypeAlias
 
 from torch.amp import GradScaler, grad_scaler
@@ -12,9 +10,9 @@ from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
 
 from relaxcomm.errors import UsageError
+from relaxcomm.replica.nested_steps import callers
 
 _MODULE = vars(grad_scaler)
-_DEPTH = 40  # frames from a hook of the optimizer up to the scaler; wrappers of step() lie between
 
 
 def check_scaler(given: GradScaler | None) -> None:
@@ -59,12 +57,6 @@ def is_scaled(scaler: GradScaler, optimizer: Optimizer) -> bool:
 
 def _stepping() -> GradScaler | None:
     """The scaler whose method has called this, or None."""
-    frame: FrameType | None = sys._getframe(1)
-    for _ in range(_DEPTH):
-        if frame is None:
-            return None
-        if frame.f_globals is _MODULE:
-            scaler = frame.f_locals.get("self")
-            return scaler if isinstance(scaler, GradScaler) else None
-        frame = frame.f_back
-    return None
+    found = next((frame for frame in callers() if frame.f_globals is _MODULE), None)
+    scaler = None if found is None else found.f_locals.get("self")
+    return scaler if isinstance(scaler, GradScaler) else None

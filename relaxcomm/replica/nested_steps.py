@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from types import FrameType
 
 from torch.optim import Optimizer, optimizer as module
 
 _MODULE = vars(module)
-_DEPTH = 40  # frames from a hook up to the outermost step; wrappers of step() lie between
+_DEPTH = 42  # frames from a hook up to whoever calls the outermost step; wrappers of step() lie between
 
 
 class NestedSteps:
@@ -27,12 +28,18 @@ class NestedSteps:
         return self._may_nest and self._num_wrappers() > 1
 
     def _num_wrappers(self) -> int:
-        found = 0
-        frame: FrameType | None = sys._getframe(1)
-        for _ in range(_DEPTH):
-            if frame is None:
-                break
-            if frame.f_globals is _MODULE and "wrapper" in frame.f_code.co_name:
-                found += frame.f_locals.get("self") is self._optimizer
-            frame = frame.f_back
-        return found
+        return sum(
+            frame.f_locals.get("self") is self._optimizer
+            for frame in callers()
+            if frame.f_globals is _MODULE and "wrapper" in frame.f_code.co_name
+        )
+
+
+def callers() -> Iterator[FrameType]:
+    """The frames in which a hook of an optimizer runs, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(_DEPTH):
+        if frame is None:
+            return
+        yield frame
+        frame = frame.f_back
