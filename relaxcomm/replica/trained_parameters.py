@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import chain
 from operator import is_
 
@@ -63,21 +63,17 @@ class TrainedParameters:
     def _remember(self) -> None:
         """What every step compares, without a loop in Python: it has to cost microseconds."""
         modules = list(self._model.modules())
-        self._tables = [one._parameters for one in modules if one._parameters]
-        self._inside = tuple(chain.from_iterable(map(dict.values, self._tables)))
+        self._tables = [one._parameters.values() for one in modules if one._parameters]  # as they become
+        self._inside = tuple(chain.from_iterable(self._tables))
         self._optimized = tuple(chain.from_iterable(self._lists()))
-        self._nested = [one._modules for one in modules]
-        self._parts = tuple(chain.from_iterable(map(dict.values, self._nested)))
+        self._nested = [one._modules.values() for one in modules]
+        self._parts = tuple(chain.from_iterable(self._nested))
 
     def _is_unchanged(self) -> bool:
-        lists = self._lists()
         return (
-            sum(map(len, self._tables)) == len(self._inside)
-            and all(map(is_, chain.from_iterable(map(dict.values, self._tables)), self._inside))
-            and sum(map(len, lists)) == len(self._optimized)
-            and all(map(is_, chain.from_iterable(lists), self._optimized))
-            and sum(map(len, self._nested)) == len(self._parts)
-            and all(map(is_, chain.from_iterable(map(dict.values, self._nested)), self._parts))
+            _hold(self._tables, self._inside)
+            and _hold(self._lists(), self._optimized)
+            and _hold(self._nested, self._parts)
         )
 
     def _check_shards(self) -> None:
@@ -116,3 +112,8 @@ class TrainedParameters:
         if not self._optimizers:
             return [p for p in present if p not in self._known and p.grad is not None]
         return [p for one in self._lists() for p in one if p not in self._known]
+
+
+def _hold(now: Iterable[Collection[object]], before: Sequence[object]) -> bool:
+    """Whether some collections hold the same objects, one after the other, as before."""
+    return sum(map(len, now)) == len(before) and all(map(is_, chain.from_iterable(now), before))
