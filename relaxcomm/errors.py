@@ -15,6 +15,8 @@ RelaxcommError
     └── DeadlockError      in-process ranks wait for each other for ever
 """
 
+from collections.abc import Sequence
+
 _LONGEST_CHARACTERS = 1_800
 _LAST_CHARACTERS = 600
 
@@ -27,6 +29,17 @@ def worded(error: BaseException) -> str:
         ('ValueError: the disk is full', 'KeyboardInterrupt')
     """
     return ": ".join(filter(None, (type(error).__name__, str(error))))
+
+
+def some_of(names: Sequence[str], most: int) -> str:
+    """The first of some names, and how many more there are.
+
+    Example:
+        >>> some_of(["a", "b", "c"], 2), some_of(["a", "b"], 2)
+        ('a, b and 1 more', 'a, b')
+    """
+    left_out = len(names) - most
+    return ", ".join(names[:most]) + (f" and {left_out} more" if left_out > 0 else "")
 
 
 class RelaxcommError(Exception):

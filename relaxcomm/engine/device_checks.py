@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from relaxcomm.errors import UsageError
+from relaxcomm.errors import UsageError, some_of
 from relaxcomm.network import TorchTransport, Transport
 from relaxcomm.replica.named_parameters import Named
 
@@ -104,6 +104,4 @@ def _devices(tensors: Mapping[str, Tensor]) -> dict[str, torch.device]:
 
 
 def _shown(devices: Mapping[str, torch.device]) -> str:
-    shown = [f"{name} on {device}" for name, device in list(devices.items())[:_MOST_NAMES]]
-    left_out = len(devices) - len(shown)
-    return ", ".join(shown) + (f" and {left_out} more" if left_out else "")
+    return some_of([f"{name} on {device}" for name, device in devices.items()], _MOST_NAMES)

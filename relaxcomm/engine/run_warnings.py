@@ -10,6 +10,7 @@ import torch
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.config import Phase
+from relaxcomm.errors import some_of
 from relaxcomm.network import Transport
 from relaxcomm.roles import VotingTrigger
 from relaxcomm.step.bound import Bound
@@ -101,12 +102,11 @@ def warn_of_parted(bound: Bound) -> None:
     everyone = bound.world.gather(sums, "close()")
     parted = [item.name for item, *held in zip(frozen, *everyone, strict=True) if len(set(held)) > 1]
     if parted and not bound.world.rank:
-        more = f" and {len(parted) - 1} more" if len(parted) > 1 else ""
         LOGGER.warning(
-            f"relaxcomm: ranks end with different values of {parted[0]}{more}: frozen, and so not exchanged, "
-            "but changed on each rank for itself, where replicas differ (an average of the model's own, "
-            "adapters that were merged). Keep an average as a buffer, which is averaged with the parameters; "
-            "merge after close()"
+            f"relaxcomm: ranks end with different values of {some_of(parted, 1)}: frozen, and so not "
+            "exchanged, but changed on each rank for itself, where replicas differ (an average of the "
+            "model's own, adapters that were merged). Keep an average as a buffer, which is averaged with "
+            "the parameters; merge after close()"
         )
 
 

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
-from relaxcomm.errors import CompositionWarning, UsageError
+from relaxcomm.errors import CompositionWarning, UsageError, some_of
 from relaxcomm.replica.named_parameters import param_groups
 from relaxcomm.roles import Exchange
 from relaxcomm.tensors.digest import checksum
@@ -98,7 +98,7 @@ class LoadedWeights:
         changed, unclear = self._loaded()
         if unclear and not changed:
             warnings.warn(
-                f"load_state_dict() has changed {_and_more(unclear)}, which was written in place since "
+                f"load_state_dict() has changed {some_of(unclear, 1)}, which was written in place since "
                 f"the last step, and {algorithm.name} cannot tell whether it was put back, as after an "
                 "evaluation, or other weights were loaded, which count as what this rank has trained. "
                 "Evaluate by load_state_dict() both ways; to train others close, load, and attach again",
@@ -107,7 +107,7 @@ class LoadedWeights:
             )
         if changed and any(rule.is_active(step) for rule in self._based):
             raise UsageError(
-                f"load_state_dict() has changed {_and_more(changed)} before step {step}, and "
+                f"load_state_dict() has changed {some_of(changed, 1)} before step {step}, and "
                 f"{algorithm.name}, which moves parameters from where they were, would take it for what this "
                 "rank has trained. "
                 "Close the engine, load, and attach again; to go on with a saved run use "
@@ -188,7 +188,3 @@ def _has_base(rule: Rule) -> bool:
     """Whether it moves parameters from where they were: its payload does, or its exchange, which then holds
     more of the mean than they are (push-sum)."""
     return rule.payload.facts.has_base or type(rule.exchange).rest is not Exchange.rest
-
-
-def _and_more(names: Sequence[str]) -> str:
-    return f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
