@@ -80,7 +80,7 @@ class disjoint(Partition):
     def parts(self, size: int, labels: Indices | None, num_parts: int, seed: int) -> list[Indices]:
         _check_size(size, num_parts)
         order = np.random.default_rng([seed, num_parts]).permutation(size)
-        return [np.asarray(part, dtype=np.int64) for part in np.array_split(order, num_parts)]
+        return np.array_split(order, num_parts)
 
 
 @frozen
@@ -122,10 +122,7 @@ class by_label(Partition):
     def parts(self, size: int, labels: Indices | None, num_parts: int, seed: int) -> list[Indices]:
         _check_size(size, num_parts)
         assert labels is not None
-        return [
-            np.asarray(part, dtype=np.int64)
-            for part in np.array_split(np.argsort(labels, kind="stable"), num_parts)
-        ]
+        return np.array_split(np.argsort(labels, kind="stable"), num_parts)
 
 
 @frozen

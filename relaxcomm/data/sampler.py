@@ -125,11 +125,10 @@ class ShareSampler(Sampler[list[int]]):
         """Change the batch size from the next batch that is drawn, with `drop_last` to an epoch at most."""
         self.batch_size = min(int(batch_size), self._shares.per_epoch) if self._drop_last else int(batch_size)
 
-    def share(self, epoch: int, rank: int | None = None) -> list[int]:
-        """Indices of a rank's samples in `epoch`, in order; this rank's unless told otherwise."""
-        rank = self._shares.membership.rank if rank is None else rank
+    def share(self, epoch: int) -> list[int]:
+        """Indices of this rank's samples in `epoch`, in order."""
         begin = self.progress.position if epoch == self.progress.order else Position()
-        return self._share(rank, epoch, self._unit(epoch, begin))
+        return self._share(self._shares.membership.rank, epoch, self._unit(epoch, begin))
 
     def _share(self, rank: int, epoch: int, unit: int) -> list[int]:
         return self._shares.of(epoch, rank, self.progress.dealt(epoch), unit)

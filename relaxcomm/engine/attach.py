@@ -19,7 +19,7 @@ from relaxcomm.engine import attach_arguments, device_checks, run_warnings
 from relaxcomm.engine.attach_arguments import Given
 from relaxcomm.engine.binding import bind
 from relaxcomm.engine.connecting import connect
-from relaxcomm.engine.consistency import compare_digests, digest, elastic_facts, fingerprint, sharing_errors
+from relaxcomm.engine.consistency import compare, digest, elastic_facts, fingerprint, sharing_errors
 from relaxcomm.engine.elastic import Elastic, check_elastic
 from relaxcomm.engine.engine import Engine
 from relaxcomm.engine.joining import join
@@ -134,7 +134,8 @@ def _agree(transport: Transport, given: Given) -> dict[str, str]:
         moments = optimizer_states.fingerprint(given.optimizers) if is_equal else None
         told.mine = digest(facts), gpu, moments
     digests, gpus, all_moments = zip(*told.everyone, strict=True)
-    compare_digests(transport, digests, facts, "attach()")
+    if len(set(digests)) > 1:
+        compare(transport.gather_all(facts, "attach()"))
     device_checks.check_gpus(gpus)
     run_warnings.warn_of_unequal_moments(transport, all_moments)
     return facts

@@ -38,7 +38,7 @@ def close_skipped_steps(scaler: GradScaler | None) -> None:
 
     On other ranks they end in that order, too. Before anybody has stepped it is the order of attachment.
     """
-    for loop in list(_loops_of(scaler)):
+    for loop in () if scaler is None else list(_loops_of(scaler)):
         if loop.turns.have_skipped:
             loop.close_step()
 

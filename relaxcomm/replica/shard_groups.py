@@ -53,7 +53,7 @@ def check_replicas(model: nn.Module, replicas: Any) -> None:
         _groups(_mesh_of(model), replicas)
 
 
-def find_shard_groups(model: nn.Module, replicas: Any = None) -> ShardGroups | None:
+def find_shard_groups(model: nn.Module, replicas: Any) -> ShardGroups | None:
     """The groups of ranks that a sharded model's mesh tells; None for a whole one, or one that is refused."""
     if not is_sharded_model(model):
         return None

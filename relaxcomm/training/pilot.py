@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import torch
@@ -94,7 +95,7 @@ def _once_for_all(evaluate: Callable[[nn.Module], float]) -> Callable[[], Callab
     measured: list[float] = []
 
     def for_rank() -> Callable[[nn.Module], float]:
-        numbers = iter(range(1 << 62))
+        numbers = count()
 
         def measure(model: nn.Module) -> float:
             number = next(numbers)

@@ -151,15 +151,9 @@ class Result:
 
     def write(self, folder: str | Path, facts: Mapping[str, object]) -> Path:
         """Write the result as JSON, with `facts` on how it came about, and return the file's path."""
-        path = Path(folder) / f"{file_stem(self.algorithm)}.json"
-        return write_whole(
-            path, json.dumps(jsonable({**facts, **asdict(self)}), indent=2, default=str) + "\n"
-        )
-
-
-def file_stem(name: str) -> str:
-    """`name` without what a file name cannot hold."""
-    return re.sub(r"[^\w.-]+", "_", name)
+        stem = re.sub(r"[^\w.-]+", "_", self.algorithm)  # what a file name can hold
+        text = json.dumps(jsonable({**facts, **asdict(self)}), indent=2, default=str)
+        return write_whole(Path(folder) / f"{stem}.json", text + "\n")
 
 
 def merge(records: Sequence[RankRecord], **facts: Any) -> Result:
