@@ -183,8 +183,8 @@ class ClientLoader(_Loader):
         rounds = range(begin, begin + epoch - self.epoch)
         return sum(map(self._clients.num_batches, rounds)) - self.progress.position.batches if rounds else 0
 
-    def share_among(self, membership: Membership) -> None:
-        """Share the clients with other ranks, from the next round on."""
+    def share_among(self, membership: Membership, *, at_once: bool) -> None:
+        """Share the clients with other ranks, from the next round on: none is shared out in its middle."""
         self._clients.share_among(membership)
 
     def _given_out(self, batches: Iterator[Any], reading: Reading) -> Generator[Any, None, None]:

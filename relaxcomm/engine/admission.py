@@ -9,9 +9,9 @@ import torch
 
 from relaxcomm.carry.slots import is_of_part, policies
 from relaxcomm.config import Config
-from relaxcomm.engine.elastic import Elastic
 from relaxcomm.engine.survival import RECOVERY, encoded, pass_on, tasks_of
 from relaxcomm.errors import RankLostError, RelaxcommError
+from relaxcomm.network.generations import Generations
 from relaxcomm.network.operations import Agree, Label
 from relaxcomm.network.transport import Pending
 from relaxcomm.replica.replica import Replica
@@ -29,12 +29,12 @@ class Newcomers:
     sent at one synchronisation and read at a later one, so that nobody waits for it.
 
     Args:
-        elastic: who asks.
+        generations: who asks.
         world: the ranks.
     """
 
-    def __init__(self, elastic: Elastic, world: World) -> None:
-        self._elastic, self._world = elastic, world
+    def __init__(self, generations: Generations, world: World) -> None:
+        self._generations, self._world = generations, world
         self._pending: Pending | None = None
         self._left = self._period = 1  # synchronisations until the next look, and between two
         self._last = world.transport.now()
@@ -58,9 +58,9 @@ class Newcomers:
     def fit(self, newest: int, settings: Config) -> bool:
         """Whether the run can have as many workers as ask; else they are told why not."""
         try:
-            settings.check_world_size(self._world.size + newest - self._elastic.generation.newest)
+            settings.check_world_size(self._world.size + newest - self._generations.current.newest)
         except RelaxcommError as error:
-            self._elastic.refuse(newest, str(error), says=self._world.rank == 0)
+            self._generations.refuse(newest, str(error), says=self._world.rank == 0)
             return False
         return True
 
@@ -69,7 +69,7 @@ class Newcomers:
         seconds, self._last = max(1e-6, (now - self._last) / self._period), now
         # Twice as many at most: the first step of a generation says little.
         wanted = min(_MOST, 2 * self._period, max(1, round(_LOOK_SECONDS / seconds)))
-        newest = self._elastic.newest() if self._world.rank == 0 else -1
+        newest = self._generations.newest() if self._world.rank == 0 else -1
         numbers = torch.tensor([newest, wanted], dtype=torch.int64)
         self._pending = self._world.issue(Agree(numbers, "max"), Label(0, RECOVERY))
 

@@ -31,7 +31,7 @@ class Elastic:
     """
 
     def __init__(self, generations: Generations, timeout_seconds: float, quorum: int) -> None:
-        self._generations, self._timeout_seconds, self._quorum = generations, timeout_seconds, quorum
+        self.generations, self._timeout_seconds, self._quorum = generations, timeout_seconds, quorum
 
     @classmethod
     def begin(cls, rendezvous: Rendezvous, settings: Config) -> Elastic:
@@ -50,7 +50,7 @@ class Elastic:
     @property
     def generation(self) -> Generation:
         """The one that trains now."""
-        return self._generations.current
+        return self.generations.current
 
     def next_world(self, world: World, newest: int) -> World:
         """Agree on who goes on, and meet them.
@@ -62,7 +62,7 @@ class Elastic:
         Raises: GivenUpError if this rank is not among them; CommunicationError if they are too few.
         """
         while True:
-            rendezvous = self._generations.follow(newest)
+            rendezvous = self.generations.follow(newest)
             self._check_quorum()
             try:
                 return self.at(world, rendezvous)
@@ -85,8 +85,8 @@ class Elastic:
         Raises: CommunicationError or ConfigError if it is not admitted.
         """
         for attempt in count(1):
-            self._generations.ask()
-            rendezvous = self._generations.wait_for_admission(self._timeout_seconds)
+            self.generations.ask()
+            rendezvous = self.generations.wait_for_admission(self._timeout_seconds)
             try:
                 return meet(rendezvous)
             except RankLostError as error:
@@ -99,23 +99,11 @@ class Elastic:
                 buffer_pool.release()  # as in `give_up`
         raise AssertionError("it has returned or raised")
 
-    def newest(self) -> int:
-        """The last worker that asks to be admitted, or -1."""
-        return self._generations.newest()
-
-    def refuse(self, newest: int, why: str, *, says: bool) -> None:
-        """Do not admit those who have asked; every rank calls it, and one says so to them."""
-        self._generations.refuse(newest, why, says=says)
-
     def give_up(self, world: World) -> None:
         """Let go of operations that will never end."""
         assert isinstance(world.transport, TorchTransport), "other networks lose no ranks"
         world.transport.give_up()
         buffer_pool.release()  # an operation that was given up may still write to what it was handed
-
-    def leave(self, status: str) -> None:
-        """This rank takes part no more."""
-        self._generations.leave(status)
 
     def say(self, step: int, *, in_order: bool) -> None:
         """Say who was lost and who has joined, and how many go on.

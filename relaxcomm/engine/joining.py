@@ -56,7 +56,7 @@ def join(
     try:
         session = elastic.join(lambda rendezvous: _meet(rendezvous, elastic, replica, settings, run.shown_as))
     except BaseException as error:
-        elastic.leave(f"failed: {worded(error)}")
+        elastic.generations.leave(f"failed: {worded(error)}")
         raise
     world = session.world
     tell(

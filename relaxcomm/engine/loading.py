@@ -22,18 +22,18 @@ class Loaders:
 
     Args:
         event: told when a client and a round have ended.
-        membership: whose share is read.
+        bound: the algorithm among the present ranks.
     """
 
-    def __init__(self, event: Event, membership: Membership) -> None:
-        self._event, self._membership = event, membership
+    def __init__(self, event: Event, bound: Bound) -> None:
+        self._event, self._bound = event, bound
+        self._membership = bound.world.membership  # whose share is read
         self._data_sets = DataSets()
         self._followed: Data | None = None
         self._live: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
         self._unread: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
         """Loaders that may turn out to follow another one when they are read."""
         self._later: list[_Later] = []
-        self._bound: Bound | None = None  # the algorithm among the present ranks
         self._is_over = False
 
     def find(self, dataset: Any, batch_size: int, options: Mapping[str, Any]) -> Data:
@@ -60,7 +60,7 @@ class Loaders:
             disconnect(bound, [loader])
             return loader
         self._bound = bound
-        if self._later and isinstance(loader, ShareLoader):
+        if self._later:
             loader.share_among(self._membership, at_once=False)
         follows = isinstance(loader, ClientLoader) or BATCH_SIZE in bound.algorithm.needs
         others = self._data_sets.like(data.kind)
@@ -118,10 +118,7 @@ class Loaders:
     def _share(self, membership: Membership, *, at_once: bool) -> None:
         self._membership = membership
         for loader in self._live:
-            if isinstance(loader, ClientLoader):
-                loader.share_among(self._membership)
-            else:
-                loader.share_among(self._membership, at_once=at_once)
+            loader.share_among(membership, at_once=at_once)
 
     @property
     def in_round(self) -> bool:
@@ -151,7 +148,6 @@ class Loaders:
 
         def begin() -> None:
             loader, bound = find(), self._bound
-            assert bound is not None, "it was given with the loader"
             if data.is_new:
                 followed = self._data_sets.begin(bound, data, may_follow=loader in self._unread)
                 if followed is not None and followed is self._followed:

@@ -112,10 +112,10 @@ class Reconfiguration:
         Returns: whether others had come farther, and this rank has what their exchange brought.
         """
         run, elastic, before = self._run, self.elastic, self._run.step
-        world, generation, in_order = before.bound.world, elastic.generation, late is not None
+        world, generation = before.bound.world, elastic.generation
         loaders, digest = run.loaders.export(), survival.shared_digest(before.bound)
         before.give_up()
-        if not in_order:
+        if late is None:
             elastic.give_up(world)
         while True:
             try:
@@ -124,10 +124,10 @@ class Reconfiguration:
                 self._join_again(error, before.bound, world, in_step=in_step)
                 return True
             run.settings.check_world_size(following.size)
-            if in_order:
+            if late is not None:
                 world.transport.close()  # the others have left it, too
             standing = self._standing(
-                in_step=in_step, in_round=in_round, shared=digest, is_whole=in_order, loaders=loaders
+                in_step=in_step, in_round=in_round, shared=digest, is_whole=late is not None, loaders=loaders
             )
             transition = Transition(before, following, standing, generation, elastic.generation)
             try:
@@ -136,13 +136,13 @@ class Reconfiguration:
                 break
             except RankLostError as error:  # one more is lost
                 forget_locals(error)
-                world, in_order, late = following, False, None
+                world, late = following, None
                 elastic.give_up(world)
         self._go_on_with(resumed)
         bound = resumed.step.bound
         if bound.world.rank == 0:  # the clock is that of the algorithm, which may have begun later
             step = bound.world.statistics.steps + resumed.resumes_at - bound.clock.step
-            elastic.say(step, in_order=in_order)
+            elastic.say(step, in_order=late is not None)
         return resumed.is_behind
 
     def _standing(
@@ -188,4 +188,4 @@ class Reconfiguration:
         self._look_for_newcomers(resumed.step.bound.world)
 
     def _look_for_newcomers(self, world: World) -> None:
-        self._newcomers, self._has_synchronised = Newcomers(self.elastic, world), False
+        self._newcomers, self._has_synchronised = Newcomers(self.elastic.generations, world), False

@@ -34,9 +34,7 @@ class Session:
         elastic: brings those who are left to go on when others are lost; None to end then.
     """
 
-    def __init__(
-        self, bound: Bound, settings: Config, metering: Metering, elastic: Elastic | None = None
-    ) -> None:
+    def __init__(self, bound: Bound, settings: Config, metering: Metering, elastic: Elastic | None) -> None:
         self._ranks: Reconfiguration | None = None
         self.settings, self.metering = settings, metering
         self.replica = bound.replica
@@ -46,7 +44,7 @@ class Session:
         replica.loaded.follow(bound.algorithm, is_elastic=elastic is not None)
         self.hooks = Hooks(replica.model, replica.parameters, replica.optimizers, replica.loaded.note)
         self.loop = Loop(self.hooks, self.step, self)
-        self.loaders = Loaders(self.event, bound.world.membership)
+        self.loaders = Loaders(self.event, bound)
         self.common_events = CommonEvents(self)
         try:
             self.hooks.hang()
@@ -59,7 +57,7 @@ class Session:
         if elastic is not None:
             self._ranks = Reconfiguration(elastic, self)
         attached_models.add(self.replica.model)
-        self._unclosed = Unclosed(self)
+        self._unclosed = Unclosed(self.metering, self.hooks, lambda: self.bound)
 
     @property
     def world(self) -> World:
@@ -93,14 +91,14 @@ class Session:
             residuals: whether compressors' are carried over.
             from_start: go on as if it had run all the time, where that can be.
         """
-        is_over = False
-        while not is_over:
+        while True:
             try:
                 self._switch(algorithm, residuals, from_start=from_start)
-                is_over = True
+                return
             except RankLostError as error:
                 self.schedule.stay()
-                is_over = self.joins_again(error)  # others, who have switched
+                if self.joins_again(error):  # others, who have switched
+                    return
 
     def _switch(self, algorithm: object, residuals: switching.Residuals, *, from_start: bool) -> None:
         before = self.step
@@ -120,13 +118,13 @@ class Session:
         """Something has happened on all ranks that no hook sees; those that are left exchange once more."""
         self.replica.mean.check_left(f"the event {event!r}, of engine.mark() or of a loader of clients,")
         self.step.tell(event, facts)
-        is_over = False
-        while not is_over:
+        while True:
             try:
                 self.step.exchange_at(event)
-                is_over = True
+                break
             except RankLostError as error:
-                is_over = self.go_on(error, in_step=False, in_round=True)
+                if self.go_on(error, in_step=False, in_round=True):
+                    break
         if self._ranks is not None:
             self._ranks.admit()
 
@@ -199,7 +197,7 @@ class Session:
         self._unclosed.close()
         self.metering.close(status)
         if self._ranks is not None:
-            self._ranks.elastic.leave(status)
+            self._ranks.elastic.generations.leave(status)
         self.step.backward.release()
         self.world.transport.announce(status)
         self.world.transport.close()

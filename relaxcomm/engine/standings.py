@@ -57,18 +57,19 @@ class Standings:
 
     Args:
         by_rank: of each.
-        joined: ranks that were not there before.
-        farthest: the rank that has come farthest.
     """
 
     by_rank: Sequence[Standing]
-    joined: Sequence[int] = field(init=False)
-    farthest: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        ranks = range(len(self.by_rank))
-        object.__setattr__(self, "joined", [rank for rank in ranks if not self.by_rank[rank].stays])
-        object.__setattr__(self, "farthest", max(ranks, key=lambda rank: self.by_rank[rank].progress))
+    @property
+    def joined(self) -> list[int]:
+        """The ranks that were not there before."""
+        return [rank for rank, one in enumerate(self.by_rank) if not one.stays]
+
+    @property
+    def farthest(self) -> int:
+        """The rank that has come farthest."""
+        return max(range(len(self.by_rank)), key=lambda rank: self.by_rank[rank].progress)
 
     @classmethod
     def gather(cls, world: World, mine: Standing) -> Standings:

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
 from weakref import WeakSet
 
 from relaxcomm.engine import run_warnings
@@ -17,26 +16,17 @@ from relaxcomm.network.endings import at_exit
 from relaxcomm.step.bound import Bound
 
 
-class Session(Protocol):
-    """What may be left open."""
-
-    metering: Metering
-    hooks: Hooks
-
-    @property
-    def bound(self) -> Bound:
-        """The algorithm that runs now, on the model."""
-
-
 class Unclosed:
     """A session until it is closed; one that is collected before the process exits is not forgotten.
 
     Args:
-        session: which holds this.
+        metering: the session's.
+        hooks: the session's.
+        bound: tells of the algorithm that runs, on the model.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session, self._is_open = session, True
+    def __init__(self, metering: Metering, hooks: Hooks, bound: Callable[[], Bound]) -> None:
+        self._metering, self._hooks, self._bound, self._is_open = metering, hooks, bound, True
         _open.add(self)
         at_exit(_end_all)
 
@@ -53,16 +43,16 @@ class Unclosed:
         if error is None and self._may_differ():
             run_warnings.warn_of_unclosed()
         with suppress(Exception):  # such as a device that failed: what else is to be ended has its turn
-            self._session.metering.close(_STATUS if error is None else f"failed: {worded(error)}")
+            self._metering.close(_STATUS if error is None else f"failed: {worded(error)}")
 
     def _may_differ(self) -> bool:
-        return self._session.hooks.are_hung and run_warnings.may_end_apart(self._session.bound)
+        return self._hooks.are_hung and run_warnings.may_end_apart(self._bound())
 
     def __del__(self) -> None:
         # Any thread may collect it, with any lock: what takes one waits until the process exits.
         if self._is_open:
             with suppress(Exception):
-                _collected.append((self._may_differ(), self._session.metering.ending()))
+                _collected.append((self._may_differ(), self._metering.ending()))
 
 
 _STATUS = "not closed"
