@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from relaxcomm.cli import report
 from relaxcomm.cli.exit_codes import RunFailed, readable
 from relaxcomm.cli.job import (
@@ -23,6 +21,7 @@ from relaxcomm.cli.job import (
     tell_of_phases,
 )
 from relaxcomm.cli.local_run import run
+from relaxcomm.cli.options import option
 from relaxcomm.cli.pictures import check_matplotlib
 from relaxcomm.cli.plot import plot
 from relaxcomm.cli.table import link_in_words, show
@@ -42,19 +41,16 @@ def compare(
     config: ConfigPath,
     algorithms: Annotated[
         str,
-        typer.Option(
-            metavar="A,B,C",
-            help="Names; the configuration's own algorithm, under its name, keeps its parameters.",
-            show_default=False,
+        option(
+            "Names; the configuration's own algorithm, under its name, keeps its parameters.", metavar="A,B,C"
         ),
     ],
     workers: Workers = None,
     link: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Simulate a slow network: each worker's link, such as 100mbit,5ms.",
             metavar="RATE[,LATENCY[,BURST]]",
-            help="Simulate a slow network: each worker's link, such as 100mbit,5ms.",
-            show_default=False,
         ),
     ] = None,
     sets: Sets = None,

@@ -17,7 +17,7 @@ from relaxcomm import config
 from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import Traceback, Workers, is_worker
 from relaxcomm.cli.launcher import launch
-from relaxcomm.cli.numbers import Seconds, written
+from relaxcomm.cli.options import Seconds, written
 from relaxcomm.doctor import exposure, interfaces, machine, peers
 from relaxcomm.doctor.diagnosis import Finding
 from relaxcomm.errors import ConfigError

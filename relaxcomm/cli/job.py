@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from relaxcomm import config
-from relaxcomm.cli.numbers import written
+from relaxcomm.cli.options import option, written
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config, registry
 from relaxcomm.config.configuration import WorkerCount
@@ -34,14 +34,11 @@ from relaxcomm.training.results import Result
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file.", show_default=False)]
 Workers = Annotated[
-    int | None,
-    typer.Option(
-        "--workers", parser=written(WorkerCount), metavar="N", help="Local processes.", show_default=False
-    ),
+    int | None, option("Local processes.", "--workers", metavar="N", parser=written(WorkerCount))
 ]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key: data.batch_size=64; repeatable."),
+    option("Override a key: data.batch_size=64; repeatable.", "--set", metavar="KEY=VALUE"),
 ]
 Traceback = Annotated[bool, typer.Option("--traceback", metavar="", help="Show where an error happened.")]
 

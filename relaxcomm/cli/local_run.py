@@ -7,12 +7,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Annotated, Any
 
-import typer
-
 from relaxcomm.cli.elastic_launcher import RESTARTS, launch_elastic
 from relaxcomm.cli.job import Job
 from relaxcomm.cli.launcher import LOOPBACK, launch
-from relaxcomm.cli.numbers import written
+from relaxcomm.cli.options import option, written
 from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Index
@@ -21,22 +19,20 @@ from relaxcomm.training.results import Result
 
 Restarts = Annotated[
     int | None,
-    typer.Option(
+    option(
+        f"Of each worker, in an elastic run; {RESTARTS} unless given.",
         "--max-restarts",
-        parser=written(Index),
         metavar="N",
-        help=f"Of each worker, in an elastic run; {RESTARTS} unless given.",
-        show_default=False,
+        parser=written(Index),
     ),
 ]
 
 Address = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "Of this machine, where others join an elastic run; else only workers of this machine can.",
         "--address",
         metavar="HOST[:PORT]",
-        help="Of this machine, where others join an elastic run; else only workers of this machine can.",
-        show_default=False,
     ),
 ]
 
@@ -68,10 +64,10 @@ def run(
         return launch_elastic(
             job.train, loaded.workers, configuration=job.values, restarts=most, address=where
         )
-    for option, value in (("--max-restarts", restarts), ("--address", address)):
+    for name, value in (("--max-restarts", restarts), ("--address", address)):
         if value is not None:
             raise ConfigError(
-                f"{option}: workers begin again, and others join, in elastic runs alone; set membership: "
+                f"{name}: workers begin again, and others join, in elastic runs alone; set membership: "
                 "{elastic: true}, or leave the option out"
             )
     return launch(job.train, loaded.workers, verbose=verbose)

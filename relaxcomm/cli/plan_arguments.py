@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic import Field
 
-from relaxcomm.cli.numbers import written
+from relaxcomm.cli.options import option, written
 from relaxcomm.fields.validation import shown
 
 
@@ -34,79 +34,66 @@ _NUMBER = written(float)
 _SEEDS = written(Annotated[int, Field(ge=2)])
 
 
-def _option(help: str, *names: str, metavar: str, **more: Any) -> typer.models.OptionInfo:
-    found: typer.models.OptionInfo = typer.Option(
-        *names,
-        metavar=metavar,
-        help=help,
-        show_default=False,
-        **more,
-    )
-    return found
-
-
 WorkerCounts = Annotated[
-    str | None, _option("Numbers of workers; the configuration's without.", metavar="N,M,…")
+    str | None, option("Numbers of workers; the configuration's without.", metavar="N,M,…")
 ]
-Names = Annotated[str | None, _option("Names, or all; the configuration's without.", metavar="A,B,C")]
-StepSeconds = Annotated[
-    float | None, _option("Of a step without communication.", metavar="S", parser=_NUMBER)
-]
+Names = Annotated[str | None, option("Names, or all; the configuration's without.", metavar="A,B,C")]
+StepSeconds = Annotated[float | None, option("Of a step without communication.", metavar="S", parser=_NUMBER)]
 Measure = Annotated[
     bool, typer.Option("--measure", metavar="", help="Measure a step and coding on this machine.")
 ]
 LinkText = Annotated[
     str | None,
-    _option(
+    option(
         "Each worker's link, such as 100mbit,5ms; of a graph, of edges that say nothing.",
         metavar="RATE[,LATENCY[,BURST]]",
     ),
 ]
 Graph = Annotated[
-    Path | None, _option("Graph of the workers with bandwidth and latency at its edges.", metavar="FILE")
+    Path | None, option("Graph of the workers with bandwidth and latency at its edges.", metavar="FILE")
 ]
 Sites = Annotated[
     str | None,
-    _option(
+    option(
         "2,1gbit,20ms: workers at 2 sites, each with one link of 1 Gbit/s to all others.",
         metavar="COUNT,RATE[,LATENCY]",
     ),
 ]
 Parameters = Annotated[
     int | None,
-    _option("Model size; the task's model without.", "--parameters", metavar="D", parser=parameter_count),
+    option("Model size; the task's model without.", "--parameters", metavar="D", parser=parameter_count),
 ]
 Jitter = Annotated[
-    float | None, _option("Standard deviation of a worker's steps, in seconds.", metavar="S", parser=_NUMBER)
+    float | None, option("Standard deviation of a worker's steps, in seconds.", metavar="S", parser=_NUMBER)
 ]
 Stragglers = Annotated[
-    str | None, _option("0.01,3: one step in 100 takes 3 times as long.", metavar="SHARE,TIMES")
+    str | None, option("0.01,3: one step in 100 takes 3 times as long.", metavar="SHARE,TIMES")
 ]
 Deaths = Annotated[
     str | None,
-    _option(
+    option(
         "86400,60: a worker lives a day on average, and another takes its place after a minute.",
         "--failures",
         metavar="LIFE,AWAY",
     ),
 ]
 Coding = Annotated[
-    float | None, _option("Entries coded a second, there and back.", metavar="ENTRIES", parser=_NUMBER)
+    float | None, option("Entries coded a second, there and back.", metavar="ENTRIES", parser=_NUMBER)
 ]
 Train = Annotated[
     bool,
     typer.Option("--train", metavar="", help="Train the task on simulated workers, in virtual time."),
 ]
 Seeds = Annotated[
-    int | None, _option("Training runs of each algorithm; 3 without.", metavar="K", parser=_SEEDS)
+    int | None, option("Training runs of each algorithm; 3 without.", metavar="K", parser=_SEEDS)
 ]
 Target = Annotated[
     float | None,
-    _option("Quality until which seconds are counted, with --train.", metavar="Q", parser=_NUMBER),
+    option("Quality until which seconds are counted, with --train.", metavar="Q", parser=_NUMBER),
 ]
 Within = Annotated[
     float | None,
-    _option(
+    option(
         "Compare quality after these virtual seconds; without, when the first ends.",
         metavar="S",
         parser=_NUMBER,
@@ -115,5 +102,5 @@ Within = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, for machines.")]
 Picture = Annotated[
     Path | None,
-    _option("Draw it over workers or bandwidth; with --train quality over time.", "--plot", metavar="FILE"),
+    option("Draw it over workers or bandwidth; with --train quality over time.", "--plot", metavar="FILE"),
 ]

@@ -6,31 +6,12 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+from relaxcomm.cli import plan_arguments as args
 from relaxcomm.cli.exit_codes import RunFailed, readable
 from relaxcomm.cli.job import ConfigPath, Sets, Traceback, configured_task, read_job
 from relaxcomm.cli.pictures import check_picture
 from relaxcomm.cli.pilot_plot import plot_pilots
 from relaxcomm.cli.pilot_rows import pilots_as_json, show_pilots
-from relaxcomm.cli.plan_arguments import (
-    AsJson,
-    Coding,
-    Deaths,
-    Graph,
-    Jitter,
-    LinkText,
-    Measure,
-    Names,
-    Parameters,
-    Picture,
-    Seeds,
-    Sites,
-    StepSeconds,
-    Stragglers,
-    Target,
-    Train,
-    Within,
-    WorkerCounts,
-)
 from relaxcomm.cli.plan_options import (
     algorithms_of,
     failures_of,
@@ -56,24 +37,24 @@ from relaxcomm.training.pilot_statistics import Pilot
 
 def plan(
     config: ConfigPath,
-    workers: WorkerCounts = None,
-    algorithms: Names = None,
-    step_seconds: StepSeconds = None,
-    measure: Measure = False,
-    links: LinkText = None,
-    topology: Graph = None,
-    sites: Sites = None,
-    num_parameters: Parameters = None,
-    jitter: Jitter = None,
-    stragglers: Stragglers = None,
-    deaths: Deaths = None,
-    coding: Coding = None,
-    train: Train = False,
-    seeds: Seeds = None,
-    target: Target = None,
-    within: Within = None,
-    as_lines: AsJson = False,
-    picture: Picture = None,
+    workers: args.WorkerCounts = None,
+    algorithms: args.Names = None,
+    step_seconds: args.StepSeconds = None,
+    measure: args.Measure = False,
+    links: args.LinkText = None,
+    topology: args.Graph = None,
+    sites: args.Sites = None,
+    num_parameters: args.Parameters = None,
+    jitter: args.Jitter = None,
+    stragglers: args.Stragglers = None,
+    deaths: args.Deaths = None,
+    coding: args.Coding = None,
+    train: args.Train = False,
+    seeds: args.Seeds = None,
+    target: args.Target = None,
+    within: args.Within = None,
+    as_lines: args.AsJson = False,
+    picture: args.Picture = None,
     sets: Sets = None,
     traceback: Traceback = False,
 ) -> None:

@@ -19,7 +19,7 @@ from relaxcomm import RELAXCOMM_PROTOCOL, plugin, primitives
 from relaxcomm.checks.suite import LIMIT_SECONDS, findings
 from relaxcomm.cli.exit_codes import RunFailed, readable
 from relaxcomm.cli.job import Traceback, parse_set
-from relaxcomm.cli.numbers import Seconds, written
+from relaxcomm.cli.options import Seconds, option, written
 from relaxcomm.config import registry
 from relaxcomm.errors import ConfigError
 
@@ -37,9 +37,7 @@ def new_algorithm(
     name: Annotated[str, typer.Argument(metavar="NAME", help="As users will type it: lower case, with _.")],
     folder: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FOLDER", help="Where; a new folder of that name unless given.", show_default=False
-        ),
+        option("Where; a new folder of that name unless given.", metavar="FOLDER"),
     ] = None,
     traceback: Traceback = False,
 ) -> None:
@@ -102,7 +100,7 @@ def check(
     ],
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A parameter: --set steps=8; repeatable."),
+        option("A parameter: --set steps=8; repeatable.", "--set", metavar="KEY=VALUE"),
     ] = None,
     timeout: Annotated[
         float,

@@ -11,7 +11,7 @@ from relaxcomm.cli.descriptions import algorithm_node, configuration_node, primi
 from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import Traceback, configured_task, parse_option, parse_set
 from relaxcomm.cli.message_sizes import CountedFor
-from relaxcomm.cli.numbers import written
+from relaxcomm.cli.options import option, written
 from relaxcomm.cli.pictures import check_picture
 from relaxcomm.cli.plan_arguments import parameter_count
 from relaxcomm.cli.topology_facts import PICTURE, parse_topology, topology_node
@@ -42,48 +42,38 @@ def show(
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A parameter of NAME: --set steps=8; repeatable."),
+        option("A parameter of NAME: --set steps=8; repeatable.", "--set", metavar="KEY=VALUE"),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(
-            parser=written(WorkerCount),
+        option(
+            "World size for the bytes; the file's, or several, without.",
             metavar="N",
-            help="World size for the bytes; the file's, or several, without.",
-            show_default=False,
+            parser=written(WorkerCount),
         ),
     ] = None,
     num_parameters: Annotated[
         int | None,
-        typer.Option(
+        option(
+            f"Model size for the bytes; the file's task, or {_NUM_PARAMETERS:,}, without.",
             "--parameters",
-            parser=parameter_count,
             metavar="D",
-            help=f"Model size for the bytes; the file's task, or {_NUM_PARAMETERS:,}, without.",
-            show_default=False,
+            parser=parameter_count,
         ),
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Count bytes for its model's own shapes: digits, {glyphs: {hidden: 4096}}, module:make.",
             metavar="TASK",
-            help="Count bytes for its model's own shapes: digits, {glyphs: {hidden: 4096}}, module:make.",
-            show_default=False,
         ),
     ] = None,
     topology: Annotated[
         str | None,
-        typer.Option(
-            metavar="TOPOLOGY",
-            help="Draw it, and count bytes over it: ring, {file: {path: a.graphml}}.",
-            show_default=False,
-        ),
+        option("Draw it, and count bytes over it: ring, {file: {path: a.graphml}}.", metavar="TOPOLOGY"),
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help=f"Of the topology's picture; {PICTURE} without.", show_default=False
-        ),
+        Path | None, option(f"Of the topology's picture; {PICTURE} without.", metavar="FILE")
     ] = None,
     traceback: Traceback = False,
 ) -> None:

@@ -7,7 +7,6 @@ import os
 from typing import Annotated
 
 import torch
-import typer
 
 from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import (
@@ -21,6 +20,7 @@ from relaxcomm.cli.job import (
     tell_of_phases,
 )
 from relaxcomm.cli.local_run import Address, Restarts, run
+from relaxcomm.cli.options import option
 from relaxcomm.cli.table import show
 from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError
@@ -34,10 +34,7 @@ from relaxcomm.training.results import Result
 def train(
     config: ConfigPath,
     algorithm: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Instead of the configuration's and its phases.", show_default=False
-        ),
+        str | None, option("Instead of the configuration's and its phases.", metavar="NAME")
     ] = None,
     workers: Workers = None,
     sets: Sets = None,

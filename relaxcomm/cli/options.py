@@ -1,4 +1,4 @@
-"""Numbers on the command line."""
+"""How options of commands are declared, and what their numbers may be."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ from relaxcomm.fields.validation import shown
 
 Seconds: TypeAlias = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 """A wait that a local worker can keep."""
+
+
+def option(help: str, *names: str, metavar: str, **more: Any) -> typer.models.OptionInfo:
+    """An option that nothing stands for unless it is given, by its parameter's name or other ones."""
+    found: typer.models.OptionInfo = typer.Option(
+        *names, metavar=metavar, help=help, show_default=False, **more
+    )
+    return found
 
 
 def written(hint: Any) -> Callable[[object], Any]:
