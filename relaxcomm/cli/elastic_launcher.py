@@ -144,10 +144,11 @@ class _Launcher(Generic[T]):
         if exit_code == -signal.SIGINT:
             signals.await_interrupt()
         assert exit_code is not None, "it has ended"
-        self._cause = self._cause or cause_of(folder, worker.rank, worker.lives, exit_code)
         report = report_of(folder, worker.rank, worker.lives)
-        ended = f"process {process.pid} ended: {in_words(exit_code) if report is None else report}"
-        can_restart = self._done is None and not (report is not None and report.bad_input)
+        self._cause = self._cause or cause_of(report, worker.rank, exit_code)
+        said = in_words(exit_code) if report is None else report["message"]
+        ended = f"process {process.pid} ended: {said}"
+        can_restart = self._done is None and not (report is not None and report["bad_input"])
         if self._done is None and not elastic_store.has_run(self._store):
             self._begin_anew(worker, workers, ended, can_restart=can_restart)
         elif can_restart and any(one.process is not None for one in workers):

@@ -44,28 +44,22 @@ def train(
 ) -> None:
     """Train the configured task, on local workers or as one rank that torchrun or srun has started."""
     with readable(traceback):
-        starts_workers = not is_worker()
-    if not starts_workers:
-        with readable(traceback, prefix=f"rank {os.environ['RANK'][:10]}: "):
-            if max_restarts is not None or address is not None:
-                raise ConfigError(
-                    "--max-restarts and --address are for workers that this command starts itself"
-                )
-            configured = read_job(config)
-            job = configured.override(workers, sets, algorithm)
-            loaded = job.load_for_training()
-            check_world_size(loaded)
-            if launched().rank == 0:
-                tell_of_phases(configured, [job])
-            outcome = trainer.train(loaded)
-            if outcome.rank == 0:
-                finish(loaded, outcome.result)
-        return
-    with readable(traceback):
+        is_rank = is_worker()
+    with readable(traceback, prefix=f"rank {os.environ['RANK'][:10]}: " if is_rank else ""):
+        if is_rank and (max_restarts is not None or address is not None):
+            raise ConfigError("--max-restarts and --address are for workers that this command starts itself")
         configured = read_job(config)
         job = configured.override(workers, sets, algorithm)
         loaded = job.load_for_training()
-        tell_of_phases(configured, [job])
+        if is_rank:
+            check_world_size(loaded)
+        if launched().rank == 0:
+            tell_of_phases(configured, [job])
+        if is_rank:
+            outcome = trainer.train(loaded)
+            if outcome.rank == 0:
+                finish(loaded, outcome.result)
+            return
         if (hint := unused_tasks()) is not None:
             tell(f"on this host alone, workers: {loaded.workers}. {hint}")
         finish(loaded, run(job, loaded, restarts=max_restarts, address=address, verbose=traceback))

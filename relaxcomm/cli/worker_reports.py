@@ -9,12 +9,13 @@ import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from relaxcomm.cli.exit_codes import BAD_INPUT, RunFailed, describe
 from relaxcomm.errors import CommunicationError
 from relaxcomm.system.files import write_whole
 
+Report: TypeAlias = Mapping[str, Any]
 _STAY_SECONDS = 0.5  # of a worker that others have failed, so that the launcher finds first how those ended
 
 
@@ -44,27 +45,22 @@ def reporting(folder: Path, rank: int, life: int = 0) -> Iterator[None]:
         raise SystemExit(1) from None
 
 
-def report_of(folder: Path, rank: int, life: int = 0) -> RunFailed | None:
-    """What a worker has said of its failure, if it has."""
+def report_of(folder: Path, rank: int, life: int) -> Report | None:
+    """What a worker has left, as `reporting` has written it, if it has."""
     path = _path(folder, rank, life)
-    if not path.exists():
-        return None
-    report = json.loads(path.read_text(encoding="utf-8"))
-    return RunFailed(report["message"], report["details"], bad_input=report["bad_input"])
+    return _read(path) if path.exists() else None
 
 
-def cause_of(folder: Path, rank: int, life: int, exit_code: int) -> RunFailed | None:
+def cause_of(report: Report | None, rank: int, exit_code: int) -> RunFailed | None:
     """Why a worker has failed; None if another's failure was the cause.
 
     Args:
-        folder: in which it may have left a report.
-        rank, life: as in `reporting`.
+        report: that it has left, if it has.
+        rank: with which it began.
         exit_code: with which it ended.
     """
-    path = _path(folder, rank, life)
-    if not path.exists():
+    if report is None:
         return _silent(rank, exit_code)
-    report = json.loads(path.read_text(encoding="utf-8"))
     return None if report["consequence"] else _told(report)
 
 
@@ -89,7 +85,7 @@ def first_failure(folder: Path, exit_codes: Mapping[int, int], workers: int) -> 
         exit_codes: of workers that ended badly, by rank.
         workers: how many there were.
     """
-    reports = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("failure-*.json")]
+    reports = [_read(path) for path in folder.glob("failure-*.json")]
     silent = sorted(set(range(workers)) - {report["rank"] for report in reports})
     causes = [report for report in reports if not report["consequence"]]
     if not causes:
@@ -108,11 +104,16 @@ def _silent(rank: int, exit_code: int) -> RunFailed:
     return RunFailed(f"rank {rank} ended without a message: {in_words(exit_code)}")
 
 
-def _told(report: Mapping[str, Any], ending: str = "") -> RunFailed:
+def _told(report: Report, ending: str = "") -> RunFailed:
     """What a report tells."""
     who = "" if report["bad_input"] else f"rank {report['rank']}: "
     message = f"{who}{report['message']}{ending}"
     return RunFailed(message, report["details"], bad_input=report["bad_input"])
+
+
+def _read(path: Path) -> Report:
+    found: Report = json.loads(path.read_text(encoding="utf-8"))
+    return found
 
 
 def _path(folder: Path, rank: int, life: int) -> Path:
