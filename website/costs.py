@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import torch
-
 from relaxcomm import Algorithm, Link, RelaxcommError
-from relaxcomm.network.transport import Membership
-from relaxcomm.planner.footprint import footprint
+from relaxcomm.planner.footprint import footprints, mean_footprint
 from relaxcomm.planner.links import OwnLinks
 from relaxcomm.planner.replay import Replay, shapes_only
 from relaxcomm.planner.scenario import Scenario, StepTimes
 from relaxcomm.system.quantities import data_size
-from relaxcomm.tensors.items import Item
 from relaxcomm.topology import complete
 
 _WORKERS = (2, 4, 8, 16)
 _TENSORS, _SIDE = 16, 250  # a million parameters
+_SMALL = 32, 32  # of such a tensor, in which state is made
 _STEP_SECONDS, _BYTES_A_SECOND, _LATENCY_SECONDS = 0.1, 12.5e6, 1e-3
 _ABOUT = """\
 For 1,000,000 float32 parameters in 16 matrices, links of 100 Mbit/s and 1 ms, and steps that compute for 0.1
@@ -40,17 +37,10 @@ def _row(algorithm: Algorithm, workers: int) -> str:
     try:
         scenario = Scenario(workers, StepTimes(_STEP_SECONDS), OwnLinks(link))
         replayed = Replay(algorithm, items, scenario).run()
-        kept, buffers, under_way = _memory(algorithm, workers)
+        of_ranks = footprints(algorithm, shapes_only([_SMALL] * _TENSORS), workers, complete())
     except RelaxcommError as error:
         return f"not possible: {error} | | | |"
     sent = data_size(replayed.sent_bytes)
-    return f"{sent} | {replayed.step_seconds:.3f} s | {kept:.1f} | {buffers:.1f} | {under_way:.1f}"
-
-
-def _memory(algorithm: Algorithm, workers: int) -> tuple[float, float, float]:
-    items = [Item(str(index), torch.zeros(32, 32)) for index in range(_TENSORS)]
-    found = [footprint(algorithm, items, Membership(rank, workers), complete()) for rank in range(workers)]
-    kept, buffers, under_way = (
-        sum(getattr(one, name) for one in found) / workers for name in ("kept", "buffers", "under_way")
-    )
-    return kept, buffers, under_way
+    needed = mean_footprint(of_ranks, workers)
+    memory = f"{needed.kept:.1f} | {needed.buffers:.1f} | {needed.under_way:.1f}"
+    return f"{sent} | {replayed.step_seconds:.3f} s | {memory}"

@@ -8,7 +8,7 @@ from relaxcomm.cli.message_sizes import CountedFor, type_name
 from relaxcomm.cli.tree import Node
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.errors import RelaxcommError
-from relaxcomm.planner.footprint import footprints, least_and_most
+from relaxcomm.planner.footprint import footprints, least_and_most, mean_footprint
 from relaxcomm.planner.replay import shapes_only
 from relaxcomm.tensors.items import Item
 from relaxcomm.topology import Topology
@@ -34,16 +34,12 @@ def _in_words(algorithm: Algorithm, items: Sequence[Item], size: int, topology: 
         found = footprints(algorithm, items, size, topology)
     except RelaxcommError as error:
         return f"not possible: {error}"
-    first, *others = ((one.kept, one.buffers, one.under_way) for one in found.values())
-    share = (size - 1) / max(1, len(others))
-    kept, buffers, under_way = (
-        (own + share * sum(theirs)) / size for own, *theirs in zip(first, *others, strict=True)
-    )
+    needed = mean_footprint(found, size)
     few = "" if len(found) == size else f"; counted for {len(found)} ranks"
     apart = least_and_most(found)
     each = (f"{found[rank].whole:.1f} in all on rank {rank}" for rank in apart or ())
     mean = f"; a mean of {' to '.join(each)}" if apart else ""
     return (
-        f"{kept:.1f} kept, {buffers:.1f} in buffers, {under_way:.1f} more while messages are under way"
-        f"{mean}{few}"
+        f"{needed.kept:.1f} kept, {needed.buffers:.1f} in buffers, {needed.under_way:.1f} more while "
+        f"messages are under way{mean}{few}"
     )

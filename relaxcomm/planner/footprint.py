@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -85,6 +85,14 @@ def footprints(
         rank: footprint(algorithm, items, Membership(rank, world_size), topology)
         for rank in _looked_at(world_size)
     }
+
+
+def mean_footprint(found: Mapping[int, Footprint], world_size: int) -> Footprint:
+    """What a rank needs on average: those but rank 0 stand for all others, see `footprints`."""
+    first, *others = map(astuple, found.values())
+    share = (world_size - 1) / max(1, len(others))
+    columns = zip(first, *others, strict=True)
+    return Footprint(*((own + share * sum(theirs)) / world_size for own, *theirs in columns))
 
 
 def least_and_most(found: Mapping[int, Footprint]) -> tuple[int, int] | None:
