@@ -9,8 +9,8 @@ from typing import Any
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
+from relaxcomm.config.json_schema import spell
 from relaxcomm.errors import CompositionError, TopologyError
-from relaxcomm.fields.frozen import Declared
 from relaxcomm.planner.replay import Replay
 from relaxcomm.planner.scenario import Scenario
 from relaxcomm.primitives.exchanges.all_reduce import all_reduce
@@ -88,16 +88,4 @@ def _rule(rule: Rule) -> dict[str, Any]:
     usual = Rule(payload=rule.payload, exchange=all_reduce())
     names = [field.name for field in fields(rule)]
     given = [name for name in names if name == "payload" or getattr(rule, name) != getattr(usual, name)]
-    return {name: _spelled(getattr(rule, name)) for name in given}
-
-
-def _spelled(value: Any) -> Any:
-    if isinstance(value, Declared):
-        given = {
-            field.name: _spelled(getattr(value, field.name))
-            for field in fields(value)  # type: ignore[arg-type]  # `@frozen` makes dataclasses
-            if getattr(value, field.name) != field.default
-        }
-        name = type(value).__name__
-        return {name: given} if given else name
-    return [_spelled(one) for one in value] if isinstance(value, tuple) else value
+    return {name: spell(getattr(rule, name)) for name in given}
