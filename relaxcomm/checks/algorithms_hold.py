@@ -157,11 +157,7 @@ def alone_is_enough(trial: Trial) -> None:
 
 def algorithm_checks(algorithm: Algorithm) -> dict[str, Callable[[], None]]:
     """The checks of an algorithm, by name."""
-
-    @cache
-    def trial() -> Trial:
-        return Trial(algorithm)
-
+    trial = cache(partial(Trial, algorithm))
     checks = {
         "replicas": replicas_are_declared,
         "state": state_is_all,

@@ -59,8 +59,7 @@ def _sees_only_the_tensor(compressor: Compressor) -> None:
     found = []
     for others in (drawn(7, NUMEL - first), 10 * drawn(8, NUMEL - first)):
         tensor = torch.cat([drawn(5, first), others])
-        state = slots(compressor, tensor, SEVERAL)
-        found.append(encode_decode(compressor, tensor, state, layout=SEVERAL)[1][:first])
+        found.append(encode_decode(compressor, tensor, layout=SEVERAL)[1][:first])
     expect(torch.equal(*found), "declares to look at one tensor, but another one changes what comes out")
 
 
@@ -169,7 +168,7 @@ def clock_is_declared(compressor: Compressor) -> None:
     if compressor.facts.rounds > 1 or compressor.facts.follows_clock:
         return
     tensor = drawn(3)
-    messages, result, _ = encode_decode(compressor, tensor, slots(compressor, tensor))
+    messages, result, _ = encode_decode(compressor, tensor)
     reading = compressor.encode_decode(
         context(step=7), torch.ones(NUMEL), slots(compressor, tensor), keep_sent=False
     )

@@ -114,7 +114,7 @@ def _waits_in_full(compressor: Compressor) -> None:
     small, signs = torch.where(waits, 2**-8, 0.0).bfloat16(), drawn(2).sign().bfloat16()
     large = torch.where(waits, 0.0, 100.0).bfloat16()  # of which float16 holds the sum, too
     given = [signs * (256 * small + large), *[signs * (small + large)] * _WAITED]
-    first = encode_decode(compressor, given[0], slots(compressor, given[0]))[2]
+    first = encode_decode(compressor, given[0])[2]
     if first[waits].any():  # all is sent at once
         return
     wanted = torch.stack(given).float().sum(0)[waits]

@@ -88,8 +88,7 @@ def _sends(compressor: Compressor, rank: int) -> bool:
 
 def _bytes_made(compressor: Compressor, tensor: Tensor, layout: Layout, step: int) -> int:
     """Bytes of the messages in a step, which are looked at besides."""
-    state = slots(compressor, tensor, layout)
-    messages, result, decoded = encode_decode(compressor, tensor, state, step, layout)
+    messages, result, decoded = encode_decode(compressor, tensor, None, step, layout)
     kinds, rounds = {message.kind for message in messages}, len(messages)
     facts = compressor.facts
     expect(kinds <= facts.kinds, f"declares messages {set(facts.kinds)}, made {kinds}")
@@ -167,8 +166,7 @@ def values_are_declared(compressor: Compressor) -> None:
         declared = compressor.layout_values(layout, tensor.element_size())
         if declared is None:
             return
-        state = slots(compressor, tensor, layout)
-        message = encode_decode(compressor, tensor, state, layout=layout)[0][0]
+        message = encode_decode(compressor, tensor, layout=layout)[0][0]
         values = message.tensor if isinstance(message, Dense) else getattr(message, "values", tensor[:0])
         made = values.numel(), values.element_size()
         fits = made == declared or (compressor.facts.follows_clock and made <= declared)
@@ -182,8 +180,7 @@ def loss_is_declared(compressor: Compressor) -> None:
         return
     tensor, lost = drawn(1), 0.0
     for step in range(_DRAWS):
-        state, rank = slots(compressor, tensor), step % _RANKS
-        _, result, _ = encode_decode(compressor, tensor, state, step, rank=rank, size=_RANKS)
+        _, result, _ = encode_decode(compressor, tensor, None, step, rank=step % _RANKS, size=_RANKS)
         lost += float((result - tensor).square().sum() / tensor.square().sum()) / _DRAWS
     expect(lost <= bound * 1.05 + 1e-6, f"declares to lose {bound:.4g} ||x||^2 at most, lost {lost:.4g}")
 
@@ -222,8 +219,7 @@ def hard_inputs_are_survived(compressor: Compressor) -> None:
 
 def _is_survived(compressor: Compressor, tensor: Tensor, layout: Layout, what: str) -> None:
     try:
-        state = slots(compressor, tensor, layout)
-        _, result, decoded = encode_decode(compressor, tensor, state, layout=layout)
+        _, result, decoded = encode_decode(compressor, tensor, layout=layout)
     except Exception as error:  # a plug-in may raise anything
         raise Broken(f"{what}: raises {worded(error)}") from error
     finite = bool(result.isfinite().all() and decoded.isfinite().all())
@@ -238,9 +234,8 @@ def _is_shown(compressor: Compressor, bad: float, layout: Layout) -> None:
     for place, step in itertools.product((0, 3, layout.numel // 2, layout.numel - 1), range(_SHOWN_STEPS)):
         tensor = drawn(5)
         tensor[place] = bad
-        state = slots(compressor, tensor, layout)
         try:
-            _, result, _ = encode_decode(compressor, tensor, state, step, layout)
+            _, result, _ = encode_decode(compressor, tensor, None, step, layout)
         except RelaxcommError:
             continue
         hidden = bool(result.isfinite().all())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 
 import torch
 
-from relaxcomm.checks.finding import expect
+from relaxcomm.checks.finding import checks_of, expect
 from relaxcomm.checks.round_trip import context
 from relaxcomm.checks.triggers_hold import Values
 from relaxcomm.roles import Context, Controller, ExchangedBucket, MicroGradients
@@ -92,7 +91,7 @@ def _values(controller: Controller) -> Values:
     return Values(16.0, controller.init_values())
 
 
-def controller_checks(controller: Controller) -> dict[str, Callable[[], None]]:
-    """The checks of a controller, by name."""
-    checks = {"inputs": inputs_are_declared, "needs": needs_are_declared, "ranks": ranks_decide_alike}
-    return {name: partial(run, controller) for name, run in checks.items()}
+controller_checks = checks_of(
+    {"inputs": inputs_are_declared, "needs": needs_are_declared, "ranks": ranks_decide_alike}
+)
+"""The checks of a controller, by name."""

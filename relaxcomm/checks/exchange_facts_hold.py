@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -18,7 +17,7 @@ from relaxcomm.checks.exchanges_hold import (
     slots_are_assigned,
     traffic_is_declared,
 )
-from relaxcomm.checks.finding import Broken, expect
+from relaxcomm.checks.finding import Broken, checks_of, expect
 from relaxcomm.checks.trial_coders import CODERS, in_two_rounds
 from relaxcomm.errors import CommunicationError
 from relaxcomm.primitives.compressors.top_k import top_k
@@ -164,9 +163,8 @@ def use_of_outer_is_declared(exchange: Exchange) -> None:
     expect(off < 1e-5, f"declares {declared}, but with one that goes half as far it is {off:.3g} off")
 
 
-def exchange_checks(exchange: Exchange) -> dict[str, Callable[[], None]]:
-    """The checks of an exchange, by name."""
-    checks: dict[str, Callable[[Exchange], None]] = {
+exchange_checks = checks_of(
+    {
         "traffic": traffic_is_declared,
         "results": results_are_declared,
         "kinds": accepted_kinds_come_through,
@@ -182,4 +180,5 @@ def exchange_checks(exchange: Exchange) -> dict[str, Callable[[], None]]:
         "slots": slots_are_assigned,
         "carried": slots_hold.exchange_slots,
     }
-    return {name: partial(run, exchange) for name, run in checks.items()}
+)
+"""The checks of an exchange, by name."""

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 import torch
 
 from relaxcomm.errors import CompositionWarning, RelaxcommError
 from relaxcomm.system.time_limit import within
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,11 @@ def expect(holds: bool, complaint: str) -> None:
     """Raise Broken unless something holds."""
     if not holds:
         raise Broken(complaint)
+
+
+def checks_of(checks: Mapping[str, Callable[[T], None]]) -> Callable[[T], dict[str, Callable[[], None]]]:
+    """What makes checks, by name, of what they look at."""
+    return lambda subject: {name: partial(run, subject) for name, run in checks.items()}
 
 
 @contextmanager

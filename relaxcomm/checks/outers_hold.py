@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from relaxcomm.checks import slots_hold
-from relaxcomm.checks.finding import expect
+from relaxcomm.checks.finding import checks_of, expect
 from relaxcomm.checks.in_place import slots_assigned
 from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Context, Outer
@@ -146,9 +144,8 @@ def slots_are_assigned(outer: Outer) -> None:
         expect(same, "writes into the base in place, which cannot be taken back; return a new tensor")
 
 
-def outer_checks(outer: Outer) -> dict[str, Callable[[], None]]:
-    """The checks of an outer, by name."""
-    checks = {
+outer_checks = checks_of(
+    {
         "base": base_is_declared,
         "averaging": averaging_is_declared,
         "direction": direction_is_declared,
@@ -159,4 +156,5 @@ def outer_checks(outer: Outer) -> dict[str, Callable[[], None]]:
         "slots": slots_are_assigned,
         "carried": slots_hold.outer_slots,
     }
-    return {name: partial(run, outer) for name, run in checks.items()}
+)
+"""The checks of an outer, by name."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 import numpy as np
 
-from relaxcomm.checks.finding import expect
+from relaxcomm.checks.finding import checks_of, expect
 from relaxcomm.data import Partition
 from relaxcomm.data.partition_parts import parts_of
 from relaxcomm.data.partitions import Indices
@@ -42,7 +41,5 @@ def parts_come_again(partition: Partition) -> None:
         expect(same, f"makes other parts for {arguments[2]} workers when asked again with the same seed")
 
 
-def partition_checks(partition: Partition) -> dict[str, Callable[[], None]]:
-    """The checks of a partition, by name."""
-    checks = {"parts": each_has_a_part, "repeats": parts_come_again}
-    return {name: partial(run, partition) for name, run in checks.items()}
+partition_checks = checks_of({"parts": each_has_a_part, "repeats": parts_come_again})
+"""The checks of a partition, by name."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-
 import torch
 from torch import Tensor
 
 from relaxcomm.checks import slots_hold
-from relaxcomm.checks.finding import expect
+from relaxcomm.checks.finding import checks_of, expect
 from relaxcomm.checks.in_place import slots_assigned
 from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Payload
@@ -208,9 +205,8 @@ def slots_are_assigned(payload: Payload) -> None:
             payload.write(trial.cx, trial.bucket, trial.state, trial.finalize(result), None)
 
 
-def payload_checks(payload: Payload) -> dict[str, Callable[[], None]]:
-    """The checks of a payload, by name."""
-    checks = {
+payload_checks = checks_of(
+    {
         "reading": reading_is_declared,
         "momentum": momentum_is_declared,
         "move": move_is_declared,
@@ -223,4 +219,5 @@ def payload_checks(payload: Payload) -> dict[str, Callable[[], None]]:
         "slots": slots_are_assigned,
         "carried": slots_hold.payload_slots,
     }
-    return {name: partial(run, payload) for name, run in checks.items()}
+)
+"""The checks of a payload, by name."""

@@ -62,16 +62,22 @@ def slots(compressor: Compressor, tensor: Tensor, layout: Layout | None = None) 
 def encode_decode(
     compressor: Compressor,
     tensor: Tensor,
-    state: State,
+    state: State | None = None,
     step: int = 0,
     layout: Layout | None = None,
     *,
     rank: int = 0,
     size: int = 1,
 ) -> tuple[list[Message], Tensor, Tensor]:
-    """All messages, what comes out when each comes back alone, and what it says that its own decode to."""
-    cx = context(rank, size, step, layout)
-    coding = compressor.encode_decode(cx, tensor.clone(), state, keep_sent=True)
+    """All messages, what comes out when each comes back alone, and what it says that its own decode to.
+
+    Slots are its first ones unless given.
+    """
+    cx, kept = (
+        context(rank, size, step, layout),
+        slots(compressor, tensor, layout) if state is None else state,
+    )
+    coding = compressor.encode_decode(cx, tensor.clone(), kept, keep_sent=True)
     messages, result, sent = ended(coding)
     return messages, result, as_dense(sent, tensor)
 

@@ -98,12 +98,9 @@ def _of(
     made, before = built[0], global_states()
     for check, run in (declaration_checks(build, target, arguments) | _by_role(name, made)).items():
         yield tried(check, run)
-    if not isinstance(made, Algorithm):
+    around: list[Algorithm] = [made] if isinstance(made, Algorithm) else []
+    if not around:
         yield tried("random numbers", partial(left_alone, before))
-    around: list[Algorithm] = []
-    if isinstance(made, Algorithm):
-        around.append(made)
-    else:
         composed = tried("composes", lambda: around.extend(filter(None, [algorithm_around(made)])))
         if composed.fault is not None:
             yield composed

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from itertools import permutations
 from typing import Any
 
-from relaxcomm.checks.finding import Broken, expect
+from relaxcomm.checks.finding import Broken, checks_of, expect
 from relaxcomm.checks.world_sizes import LARGEST
 from relaxcomm.errors import TopologyError
 from relaxcomm.fields.validation import shown
@@ -120,13 +118,13 @@ def _made(topology: Topology, number: int, step: int) -> tuple[Any, ...]:
     return graph.is_directed(), linked, {rank: dict(row) for rank, row in rows.items()}
 
 
-def topology_checks(topology: Topology) -> dict[str, Callable[[], None]]:
-    """The checks of a topology, by name."""
-    checks = {
+topology_checks = checks_of(
+    {
         "links": links_are_right,
         "repeats": graphs_come_again,
         "period": period_is_declared,
         "changes": change_is_declared,
         "facts": pairs_and_groups_are_declared,
     }
-    return {name: partial(run, topology) for name, run in checks.items()}
+)
+"""The checks of a topology, by name."""

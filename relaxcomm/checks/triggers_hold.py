@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
-from functools import partial
 
 import torch
 
 from relaxcomm.checks import slots_hold
-from relaxcomm.checks.finding import Broken, expect
+from relaxcomm.checks.finding import Broken, checks_of, expect
 from relaxcomm.checks.in_place import slots_assigned
 from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Context, Observation, Trigger, VotingTrigger
@@ -154,13 +153,13 @@ def slots_are_assigned(trigger: Trigger) -> None:
                 trigger.vote(_observed(step, {}), state, _Watched(step + 1.0))
 
 
-def trigger_checks(trigger: Trigger) -> dict[str, Callable[[], None]]:
-    """The checks of a trigger, by name."""
-    checks = {
+trigger_checks = checks_of(
+    {
         "firing": firing_is_declared,
         "needs": needs_are_declared,
         "numbers": numbers_are_declared,
         "slots": slots_are_assigned,
         "carried": slots_hold.trigger_slots,
     }
-    return {name: partial(run, trigger) for name, run in checks.items()}
+)
+"""The checks of a trigger, by name."""
