@@ -8,18 +8,26 @@ from os import PathLike
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
+    BeforeValidator,
     Field,
+    PlainSerializer,
     ValidationError,
-    field_serializer,
     field_validator,
     model_validator,
 )
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.config.grammar import check_no_algorithm, parameters_of, parse_algorithm, parse_primitive
+from relaxcomm.config.grammar import check_no_algorithm, parameters_of, parse_primitive
 from relaxcomm.config.keys import explain, put, read
 from relaxcomm.config.origin import Origin
-from relaxcomm.config.sections import CheckpointConfig, DataConfig, DriftGuard, MembershipConfig, Phase
+from relaxcomm.config.sections import (
+    CheckpointConfig,
+    DataConfig,
+    DriftGuard,
+    MembershipConfig,
+    ParsedAlgorithm,
+    Phase,
+)
 from relaxcomm.errors import ConfigError, RelaxcommError, TopologyError
 from relaxcomm.fields.frozen import PathText, Section
 from relaxcomm.monitoring.metrics_settings import MetricsConfig
@@ -28,6 +36,12 @@ from relaxcomm.topology import Topology, complete, from_networkx
 
 WorkerCount: TypeAlias = Annotated[int, Field(ge=1, le=4096)]
 _LOSSES = 16  # that are looked at before a run: each takes graphs of its own
+
+
+def _parsed_topology(value: object) -> object:
+    networkx = sys.modules.get("networkx")  # who has a graph has imported it; it takes long
+    is_graph = networkx is not None and isinstance(value, networkx.Graph)
+    return from_networkx(value) if is_graph else parse_primitive("topology", value)
 
 
 class Config(Section):
@@ -52,9 +66,11 @@ class Config(Section):
         debug: compare labels, shapes and dtypes before every operation, and not after a thousand (slow).
     """
 
-    algorithm: Algorithm
+    algorithm: ParsedAlgorithm
     phases: tuple[Phase, ...] = ()
-    topology: Topology = complete()
+    topology: Annotated[
+        Topology, BeforeValidator(_parsed_topology), PlainSerializer(repr, return_type=str)
+    ] = complete()
     task: str | dict[str, Any] | None = None
     workers: WorkerCount = 2
     backend: Literal["auto", "nccl", "gloo"] = "auto"
@@ -69,30 +85,12 @@ class Config(Section):
     output: PathText | None = None
     debug: bool = False
 
-    @field_validator("topology", mode="before")
-    @classmethod
-    def _parse_topology(cls, value: object) -> object:
-        if isinstance(value, Topology):
-            return value
-        networkx = sys.modules.get("networkx")  # who has a graph has imported it; it takes long
-        is_graph = networkx is not None and isinstance(value, networkx.Graph)
-        return from_networkx(value) if is_graph else parse_primitive("topology", value)
-
-    @field_validator("algorithm", mode="before")
-    @classmethod
-    def _parse_algorithm(cls, value: object) -> Algorithm:
-        return parse_algorithm(value)
-
     @field_validator("task", mode="before")
     @classmethod
     def _check_task(cls, value: object) -> object:
         if value is not None:
             name_and_options(value)
         return value
-
-    @field_serializer("topology")
-    def _show_topology(self, value: Topology) -> str:
-        return repr(value)
 
     @field_validator("phases", mode="before")
     @classmethod

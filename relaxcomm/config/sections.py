@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import field_serializer, field_validator, model_validator
+from pydantic import BeforeValidator, PlainSerializer, field_validator, model_validator
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.grammar import parse_algorithm, parse_primitive
@@ -15,6 +16,8 @@ from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Count, PathText, Rate, Section
 from relaxcomm.network.secret import LEAST_BYTES, Secret
 from relaxcomm.system.files import read_private
+
+ParsedAlgorithm: TypeAlias = Annotated[Algorithm, BeforeValidator(parse_algorithm)]
 
 
 class DataConfig(Section):
@@ -28,18 +31,13 @@ class DataConfig(Section):
     """
 
     batch_size: Count | None = None
-    partition: Partition = iid()
+    partition: Annotated[
+        Partition,
+        BeforeValidator(partial(parse_primitive, "partition")),
+        PlainSerializer(repr, return_type=str),
+    ] = iid()
     injection: Injection | None = None
     micro_batch_size: Count | None = None
-
-    @field_validator("partition", mode="before")
-    @classmethod
-    def _parse_partition(cls, value: object) -> object:
-        return value if isinstance(value, Partition) else parse_primitive("partition", value)
-
-    @field_serializer("partition")
-    def _show_partition(self, value: Partition) -> str:
-        return repr(value)
 
     @field_validator("injection", mode="before")
     @classmethod
@@ -182,10 +180,5 @@ class Phase(Section):
     """
 
     after_steps: Count
-    algorithm: Algorithm
+    algorithm: ParsedAlgorithm
     residuals: Literal["carry", "drop"] = "carry"
-
-    @field_validator("algorithm", mode="before")
-    @classmethod
-    def _parse_algorithm(cls, value: object) -> Algorithm:
-        return parse_algorithm(value)

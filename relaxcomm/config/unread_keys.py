@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 
 from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError, ConfigWarning
@@ -35,28 +36,27 @@ def check_quorum(settings: Config, world_size: int) -> None:
 
 def warn_of_unread(settings: Config) -> None:
     """Name the keys that have no effect in a script."""
+    for said in _unread(settings):
+        warnings.warn(said, ConfigWarning, stacklevel=3)
+
+
+def _unread(settings: Config) -> Iterator[str]:
     task = {"task": settings.task, "data.micro_batch_size": settings.data.micro_batch_size}
     unread = [key for key, value in task.items() if value is not None]
     if unread:
-        warnings.warn(
+        yield (
             f"{', '.join(unread)}: only `relaxcomm train` reads this; here the script's own model, data and "
-            "batches count",
-            ConfigWarning,
-            stacklevel=3,
+            "batches count"
         )
     if settings.checkpoint is not None:
-        warnings.warn(
+        yield (
             "checkpoint: only `relaxcomm train` reads this; a script calls relaxcomm.checkpoint.load(engine, "
-            f"{settings.checkpoint.path!r}) after attach, and relaxcomm.checkpoint.save in its loop",
-            ConfigWarning,
-            stacklevel=3,
+            f"{settings.checkpoint.path!r}) after attach, and relaxcomm.checkpoint.save in its loop"
         )
     if settings.output is not None and settings.metrics is None:
-        warnings.warn(
+        yield (
             f"output: {settings.output} stays empty: a script writes run logs there, and only with the key "
-            "metrics (metrics: {})",
-            ConfigWarning,
-            stacklevel=3,
+            "metrics (metrics: {})"
         )
 
 
