@@ -12,7 +12,7 @@ from typing import Any
 
 from relaxcomm.errors import TopologyError
 from relaxcomm.network.link import Link
-from relaxcomm.planner.pairs import NeighborPairs, Pair, shares
+from relaxcomm.planner.pairs import NeighborPairs, Pair, ring_pairs, shares
 
 _SLOW = 2.0  # times the fastest link's seconds, above which a link parts groups
 
@@ -134,7 +134,7 @@ class GraphLinks(Links):
     def way(self, pairs: Sequence[Pair] | None) -> Way:
         kept = pairs if pairs is None or isinstance(pairs, NeighborPairs) else tuple(pairs)
         if kept not in self._ways:
-            self._ways[kept] = self._routed(self._ring() if kept is None else kept)
+            self._ways[kept] = self._routed(ring_pairs(len(self._graph)) if kept is None else kept)
         occupied, latency, busiest = self._ways[kept]
         return Way(occupied / self._factor, latency, busiest)
 
@@ -142,10 +142,6 @@ class GraphLinks(Links):
         made = object.__new__(GraphLinks)
         vars(made).update(vars(self), _factor=self._factor * factor)  # routes are the same, and kept
         return made
-
-    def _ring(self) -> tuple[Pair, ...]:
-        size = len(self._graph)
-        return tuple((rank, (rank + 1) % size) for rank in range(size)) if size > 1 else ()
 
     def _routed(self, pairs: Sequence[Pair]) -> tuple[float, float, float]:
         load: Counter[Pair] = Counter()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,12 @@ class NeighborPairs(Sequence[Pair]):
 
     def __getitem__(self, index: Any) -> Any:
         return self.pairs[index]
+
+
+@cache
+def ring_pairs(workers: int) -> tuple[Pair, ...]:
+    """Each rank sends to the next; one that is alone sends nothing."""
+    return tuple((rank, (rank + 1) % workers) for rank in range(workers)) if workers > 1 else ()
 
 
 def shares(pairs: Sequence[Pair]) -> Sequence[float]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from relaxcomm.network.link import Link
 from relaxcomm.planner.links import Links, Way
-from relaxcomm.planner.pairs import AllPairs, Pair, shares
+from relaxcomm.planner.pairs import AllPairs, Pair, ring_pairs, shares
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,7 @@ class SiteLinks(Links):
 
     def _loads(self, pairs: Sequence[Pair] | None) -> tuple[float, float]:
         """Through the busiest worker's link, and the busiest site's, of a byte that each worker sends."""
-        if pairs is None:
-            ring = range(self.workers)
-            pairs = [(rank, (rank + 1) % self.workers) for rank in ring] if self.workers > 1 else []
+        pairs = ring_pairs(self.workers) if pairs is None else pairs
         if isinstance(pairs, AllPairs):
             others = [len(group) * (self.workers - len(group)) / (self.workers - 1) for group in self.groups]
             return 1.0, max(others)
