@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from relaxcomm.config import Config
 from relaxcomm.doctor import interfaces
 from relaxcomm.doctor.diagnosis import Finding, ok
-
-_ALL = ("0.0.0.0", "::")
+from relaxcomm.monitoring.metrics_settings import EVERYWHERE
 
 
 def findings(settings: Config | None) -> list[Finding]:
@@ -27,7 +26,7 @@ def _joining(settings: Config | None) -> Iterator[Finding]:
     if "MASTER_ADDR" not in os.environ:
         return
     # The store of torchrun, or of another launcher, listens on all addresses.
-    public = _public(_ALL[0] if "TORCHELASTIC_RUN_ID" in os.environ else interfaces.gloo_address()[1])
+    public = _public(EVERYWHERE[0] if "TORCHELASTIC_RUN_ID" in os.environ else interfaces.gloo_address()[1])
     if not public:
         yield ok("listening", "the store and gloo are at no public address")
     elif settings is not None and settings.membership.secret is not None:
@@ -61,5 +60,5 @@ def _metrics(settings: Config | None) -> Iterator[Finding]:
 def _public(address: str) -> list[str]:
     """The public addresses at which something is reached that listens at one."""
     known = [one for found in interfaces.addresses().values() for one in found]
-    listed = known if address in _ALL else [one for one in known if one == address]
+    listed = known if address in EVERYWHERE else [one for one in known if one == address]
     return [one for one in listed if ipaddress.ip_address(one).is_global]

@@ -14,11 +14,10 @@ import torch.distributed as dist
 
 from relaxcomm.config import registry
 from relaxcomm.doctor.diagnosis import Finding, ok
-from relaxcomm.system.environment import LAST_PORT
+from relaxcomm.system.environment import LAST_PORT, MEETING_VARIABLES, missing_variables
 from relaxcomm.system.gpus import num_gpus
 
-_LAUNCHER = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_SHOWN = (*_LAUNCHER, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+_SHOWN = (*MEETING_VARIABLES, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
 _SHOWN_PREFIXES = ("NCCL_", "GLOO_", "TORCH_DISTRIBUTED_", "TORCH_NCCL_", "TORCH_GLOO_")
 
 
@@ -114,12 +113,12 @@ def _environment() -> Iterator[Finding]:
     shown = sorted(name for name in os.environ if name in _SHOWN or name.startswith(_SHOWN_PREFIXES))
     text = " ".join(f"{name}={os.environ[name]}" for name in shown)
     yield ok("environment", text or "no variable of a launcher, gloo or NCCL is set")
-    missing = [name for name in _LAUNCHER if name not in os.environ]
-    if 0 < len(missing) < len(_LAUNCHER):
+    missing = missing_variables()
+    if 0 < len(missing) < len(MEETING_VARIABLES):
         yield Finding(
             "environment",
             "problem",
-            f"a launcher sets {', '.join(_LAUNCHER)} together; missing: {', '.join(missing)}",
+            f"a launcher sets {', '.join(MEETING_VARIABLES)} together; missing: {', '.join(missing)}",
             "start with torchrun, or set all four",
         )
         return

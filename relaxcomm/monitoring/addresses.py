@@ -12,17 +12,17 @@ import time
 import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
 from relaxcomm.errors import MetricsWarning
 from relaxcomm.monitoring.exporter import Exporter, Target
-from relaxcomm.monitoring.metrics_settings import MetricsConfig
+from relaxcomm.monitoring.metrics_settings import EVERYWHERE, MetricsConfig
 from relaxcomm.network.transport import Transport
 from relaxcomm.system import slurm
 from relaxcomm.system.environment import address_towards, restart_count
 from relaxcomm.system.tcp import before_port
+from relaxcomm.system.this_host import this_host
 
 _PATIENCE_SECONDS = 3.0
 
@@ -55,7 +55,7 @@ def open_exporters(
 ) -> Exporter | None:
     """Start this rank's exporter and tell rank 0 of all; None if it cannot be had. On every rank."""
     rank = transport.process.rank
-    hosts = transport.gather_all(_network(), "attach()")
+    hosts = transport.gather_all(this_host("net"), "attach()")
     exporter = open_exporter(settings, hosts[:rank].count(hosts[rank]), registry, run)
     mine = own_target(exporter, settings, rank)
     try:
@@ -109,30 +109,21 @@ def open_exporter(
     return exporter
 
 
-def _network() -> str:
-    """What tells hosts apart, and containers on one of them that have ports of their own."""
-    parts = [socket.gethostname()]
-    boot, namespace = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/net")
-    if boot.exists() and namespace.exists():
-        parts += [boot.read_text().strip(), str(namespace.stat().st_ino)]
-    return "/".join(parts)
-
-
 def _host(settings: MetricsConfig) -> str:
     """Where others find this rank."""
-    if settings.address not in ("0.0.0.0", "::"):
+    if settings.address not in EVERYWHERE:
         return settings.address
     return address_towards(os.environ.get("MASTER_ADDR", "127.0.0.1")) or socket.gethostname()
 
 
 def own_target(exporter: Exporter | None, settings: MetricsConfig, rank: int) -> Target | None:
     """Where others find the exporter of this rank, if there is one."""
-    return None if exporter is None else Target(rank, _host(settings), exporter.port, _network())
+    return None if exporter is None else Target(rank, _host(settings), exporter.port, this_host("net"))
 
 
 def seen_from(here: Target, targets: Sequence[Target | None], settings: MetricsConfig) -> list[Target]:
     """The exporters that there are; bound to all interfaces, those of this host are where it is asked."""
-    everywhere, found = settings.address in ("0.0.0.0", "::"), []
+    everywhere, found = settings.address in EVERYWHERE, []
     for one in filter(None, targets):
         host = "" if everywhere and one.network == here.network else one.host
         found.append(replace(one, host=before_port(host)))

@@ -11,6 +11,8 @@ from relaxcomm.fields.frozen import Section
 from relaxcomm.system.environment import LAST_PORT
 
 DEFAULT_PORT = 9400
+EVERYWHERE = ("0.0.0.0", "::")
+"""Addresses at which something listens at all of a host's."""
 Text = Annotated[str, Field(min_length=1, max_length=200)]
 
 

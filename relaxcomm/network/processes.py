@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
-from pathlib import Path
 
 from relaxcomm.network import lifelines
+from relaxcomm.system.this_host import this_host
 
 
 def this_process(*, is_watched: bool = True) -> str:
@@ -15,7 +14,7 @@ def this_process(*, is_watched: bool = True) -> str:
     Args:
         is_watched: whether processes on other hosts learn when it ends.
     """
-    return f"{os.getpid()} {_host()} {lifelines.listen() if is_watched else ''}".rstrip()
+    return f"{os.getpid()} {this_host('pid')} {lifelines.listen() if is_watched else ''}".rstrip()
 
 
 ENDED, SILENTLY = "has ended", " without a message"
@@ -24,7 +23,7 @@ ENDED, SILENTLY = "has ended", " without a message"
 def watch(process: str) -> None:
     """Learn from now on when a process on another host ends; it is there now."""
     _, host, lifeline = _parts(process)
-    if host != _host():
+    if host != this_host("pid"):
         lifelines.watch(lifeline)
 
 
@@ -33,7 +32,7 @@ def condition_of(process: str) -> str:
     import psutil
 
     number, host, lifeline = _parts(process)
-    if host != _host():
+    if host != this_host("pid"):
         return f"{ENDED}{SILENTLY} (process {number})" if lifelines.has_ended(lifeline) else ""
     try:
         status = psutil.Process(int(number)).status()
@@ -50,14 +49,3 @@ def _parts(process: str) -> tuple[str, str, str]:
     number, _, rest = process.partition(" ")
     host, _, lifeline = rest.partition(" ")
     return number, host, lifeline
-
-
-def _host() -> str:
-    """This machine, since it was started, and the container whose process numbers these are."""
-    parts = [socket.gethostname()]
-    for place in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
-        try:
-            parts.append(os.readlink(place) if "/ns/" in place else Path(place).read_text().strip())
-        except OSError:
-            parts.append("")
-    return "/".join(parts)

@@ -12,6 +12,8 @@ JOIN = "RELAXCOMM_JOIN"
 """HOST:PORT of the store of a run that this process joins; then it has no rank of a launcher's."""
 RANK_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 """What a launcher tells a process of its place."""
+MEETING_VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""By which ranks meet."""
 LAST_PORT = 65_535
 _MOST = 10**9 - 1
 _LAUNCHER = "a launcher such as torchrun or srun sets it"
@@ -62,8 +64,8 @@ def launched() -> Launch:
 
 
 def missing_variables() -> list[str]:
-    """The variables that are not set of the four by which ranks meet."""
-    return [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    """Those of `MEETING_VARIABLES` that are not set."""
+    return [name for name in MEETING_VARIABLES if name not in os.environ]
 
 
 def check_rendezvous() -> None:
