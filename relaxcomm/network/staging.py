@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
@@ -34,17 +35,14 @@ class StagedWork:
 
     def __init__(self, copied: Callable[[], bool], send: Callable[[], Any]) -> None:
         self.copied, self._send = copied, send
-        self._sent = threading.Event()
-        self._work: Any = None
-        self._error: Exception | None = None
+        self._sent: Future[Any] = Future()
 
     def send(self) -> None:
         """The rows are there."""
         try:
-            self._work = self._send()
+            self._sent.set_result(self._send())
         except Exception as error:  # handed to who waits
-            self._error = error
-        self._sent.set()
+            self._sent.set_exception(error)
 
     def wait(self, timeout: timedelta) -> None:
         """Wait at most `timeout` for the answers.
@@ -52,15 +50,16 @@ class StagedWork:
         Raises: RuntimeError if that was not enough; what went wrong while the request was sent.
         """
         deadline = time.monotonic() + timeout.total_seconds()
-        if not self._sent.wait(timeout.total_seconds()):
-            raise RuntimeError(f"not sent within {timeout.total_seconds():g} s")
-        if self._error is not None:
-            raise self._error
-        self._work.wait(timedelta(seconds=max(0.001, deadline - time.monotonic())))
+        try:
+            work = self._sent.result(timeout.total_seconds())
+        except TimeoutError:
+            raise RuntimeError(f"not sent within {timeout.total_seconds():g} s") from None
+        work.wait(timedelta(seconds=max(0.001, deadline - time.monotonic())))
 
     def is_completed(self) -> bool:
         """Whether it has ended, well or not."""
-        return self._sent.is_set() and (self._error is not None or bool(self._work.is_completed()))
+        sent = self._sent
+        return sent.done() and (sent.exception() is not None or bool(sent.result().is_completed()))
 
 
 class Staging:

@@ -5,38 +5,17 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from relaxcomm.network.endings import ended_at_exit
 
 T = TypeVar("T")
+Questions: TypeAlias = "SimpleQueue[tuple[Callable[[Any], Any], Future[Any]] | None]"
 
 _END_SECONDS = 1.0
-
-
-class _Asked(Generic[T]):
-    """A question, and its answer when it has come."""
-
-    def __init__(self, question: Callable[[Any], T]) -> None:
-        self._question = question
-        self._answered = threading.Event()
-        self._answer: T | None = None
-        self._error: Exception | None = None
-
-    def answer(self, store: Any) -> None:
-        try:
-            self._answer = self._question(store)
-        except Exception as error:  # handed to who asked
-            self._error = error
-        self._answered.set()
-
-    def wait(self, seconds: float) -> T:
-        if not self._answered.wait(seconds):
-            raise TimeoutError(f"the store has not answered for {seconds:g} s")
-        if self._error is not None:
-            raise self._error
-        return self._answer  # type: ignore[return-value]  # None is an answer, too
 
 
 class StoreThread:
@@ -62,9 +41,12 @@ class StoreThread:
         """
         if self._thread is None:
             self._thread, self._questions = self._begin()
-        asked = _Asked(question)
-        self._questions.put(asked)
-        return asked.wait(seconds)
+        answer: Future[T] = Future()
+        self._questions.put((question, answer))
+        try:
+            return answer.result(seconds)
+        except TimeoutError:
+            raise TimeoutError(f"the store has not answered for {seconds:g} s") from None
 
     def close(self) -> None:
         """End the thread, if the store lets it end; another question begins another."""
@@ -73,8 +55,8 @@ class StoreThread:
             self._thread.join(_END_SECONDS)
             self._thread = None
 
-    def _begin(self) -> tuple[threading.Thread | None, SimpleQueue[_Asked[Any] | None]]:
-        questions: SimpleQueue[_Asked[Any] | None] = SimpleQueue()
+    def _begin(self) -> tuple[threading.Thread | None, Questions]:
+        questions: Questions = SimpleQueue()
         thread = threading.Thread(
             target=_answer_all, args=(self._store, questions), daemon=True, name="relaxcomm-store"
         )
@@ -83,19 +65,17 @@ class StoreThread:
         return thread, questions
 
 
-def _answer_all(shared: Any, questions: SimpleQueue[_Asked[Any] | None]) -> None:
-    store = _connect(shared)
+def _answer_all(shared: Any, questions: Questions) -> None:
+    store = None
+    with suppress(Exception):  # who asks is told, if it still cannot be reached then
+        store = shared.clone()
     while (asked := questions.get()) is not None:
-        if isinstance(store, _Broken):
-            store = _connect(shared)
-        asked.answer(store)
-
-
-def _connect(store: Any) -> Any:
-    try:
-        return store.clone()
-    except Exception as error:
-        return _Broken(error)
+        question, answer = asked
+        try:
+            store = shared.clone() if store is None else store
+            answer.set_result(question(store))
+        except Exception as error:  # handed to who asked
+            answer.set_exception(error)
 
 
 class BoundedStore:
@@ -126,13 +106,3 @@ class BoundedStore:
 
 
 _asking = ended_at_exit(StoreThread.close)
-
-
-class _Broken:
-    """A store that could not be reached."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def __getattr__(self, name: str) -> Any:
-        raise self._error
