@@ -15,7 +15,7 @@ from relaxcomm.network.operations import Label
 from relaxcomm.network.waiting import Waiting
 
 _LOOK_SECONDS = 0.5
-_END_SECONDS, _END_LOOK_SECONDS = 5.0, 0.002
+_END_SECONDS = 5.0
 
 
 @dataclass(eq=False)
@@ -52,8 +52,8 @@ class Monitor:
         self._latest: Label | None = None
         self._lock = threading.Lock()
         self._error: CommunicationError | None = None
-        self._is_told = self._is_aborting = False
-        self._ending = threading.Event()
+        self._is_told = False
+        self._ending, self._has_looked = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
 
     def watch(self, one: Outstanding) -> None:
@@ -82,37 +82,35 @@ class Monitor:
         self._is_told = True
 
     def end(self) -> None:
-        """Watch no more."""
+        """Watch no more; an abort may take long, and is waited for elsewhere."""
         self._ending.set()
-        deadline = time.monotonic() + _END_SECONDS
-        while self._is_running() and time.monotonic() < deadline:
-            time.sleep(_END_LOOK_SECONDS)
+        if self._thread is not None and self._thread.is_alive():
+            self._has_looked.wait(_END_SECONDS)
         self._outstanding.clear()
-
-    def _is_running(self) -> bool:
-        """Whether the thread looks; that it aborts may take long, and is waited for elsewhere."""
-        return self._thread is not None and self._thread.is_alive() and not self._is_aborting
 
     def _run(self) -> None:
         assert self._communicators is not None, "without one nothing is watched"
+        is_broken = self._look_again(self._communicators)
+        self._has_looked.set()
+        if is_broken:
+            self._communicators.abort()
+
+    def _look_again(self, communicators: Communicators) -> bool:
+        """Look until this is ended, or something has gone wrong, and whether it has."""
         noticed = Missing()
         while not self._ending.wait(_LOOK_SECONDS):
             if self._waiting.has_failed:  # where the host has waited: nothing here ends either
-                self._error = self._waiting.error
-                self._is_told = True
-                break
+                self._error, self._is_told = self._waiting.error, True
+                return True
             try:
-                noticed = self._look(self._communicators, noticed)
+                noticed = self._look(communicators, noticed)
             except CommunicationError as error:
-                self._error = error  # first: an abort frees whoever asks for it
-                break
+                self._error = error  # before an abort, which frees whoever asks for it
+                return True
             except Exception as error:  # of CUDA, say; without this thread nothing would be bounded
                 self._error = self._waiting.broke("a look at what the GPU does", RuntimeError(repr(error)))
-                break
-        else:
-            return
-        self._is_aborting = True
-        self._communicators.abort()
+                return True
+        return False
 
     def _look(self, communicators: Communicators, noticed: Missing) -> Missing:
         """Who will never come; an error if that was seen before, or an operation has failed or is late."""
