@@ -22,7 +22,6 @@ from relaxcomm.network.operations import (
     Operation,
     Received,
 )
-from relaxcomm.network.traffic import traffic
 from relaxcomm.network.transport import Membership, Pending, Service, ServiceKey
 
 
@@ -64,9 +63,6 @@ class Mirror(Transport):
         self.counters.add(label.rule, *self.traffic(operation))
         self.messages += len(operation.sends) if isinstance(operation, Neighbors) else 1
         return _Here(self._received(operation))
-
-    def traffic(self, operation: Operation) -> tuple[int, int]:
-        return traffic(operation, self._membership.rank, self._membership.world_size)
 
     def serve(self, key: ServiceKey, service: Service, request: Tensor, reply: Tensor) -> None:
         raise NotImplementedError("others would ask other things than this rank")

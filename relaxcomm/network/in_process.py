@@ -17,7 +17,6 @@ from relaxcomm.network.operation_slots import Slot
 from relaxcomm.network.operations import Label, Neighbors, Operation, Received, Request
 from relaxcomm.network.reductions import Meeting, Objects
 from relaxcomm.network.simulated_network import EqualLinks, SimulatedNetwork
-from relaxcomm.network.traffic import traffic
 from relaxcomm.network.transport import Membership, Pending, Service, ServiceKey, Transport
 from relaxcomm.network.virtual_time import World
 
@@ -144,9 +143,6 @@ class InProcessTransport(Transport):
         self._desks.clear()
         for slot in goodbyes:
             self._world.wait(self._rank, slot, "the end of services")
-
-    def traffic(self, operation: Operation) -> tuple[int, int]:
-        return traffic(operation, self._rank, self._world.size)
 
     def meet(self, event: str, step: int | None = None) -> None:
         self._meet(Meeting(), event, step)

@@ -31,6 +31,7 @@ from relaxcomm.network.point_to_point import ThreadedWork
 from relaxcomm.network.polled_work import PolledWork
 from relaxcomm.network.reductions import scaled
 from relaxcomm.network.rendezvous import Rendezvous
+from relaxcomm.network.streams import pinned
 from relaxcomm.network.transport import Membership
 
 _NEVER_SENT = 0x7E57  # a tag
@@ -168,17 +169,12 @@ class Groups:
             self._linked = self._rendezvous.gloo("neighbors of the host")
         # Gloo takes every pointer here for one into the host's memory; only its collectives know GPUs.
         copies = {id(tensor): tensor.cpu() for _, tensor in sends}  # are there when this returns
-        landings = [(tensor, _pinned(tensor)) for _, tensor in takes if tensor.is_cuda]
+        landings = [(tensor, pinned(tensor)) for _, tensor in takes if tensor.is_cuda]
         room = {id(tensor): memory for tensor, memory in landings}
         works = [self._linked.send([copies[id(tensor)]], rank, 0) for rank, tensor in sends]
         works += [self._linked.recv([room.get(id(tensor), tensor)], rank, 0) for rank, tensor in takes]
         # Each takes one wait of the whole limit, and the sends end with the receives.
         return [ThreadedWork(works, self._rendezvous.limit, landings)] if works else [], result
-
-
-def _pinned(like: torch.Tensor) -> torch.Tensor:
-    """Memory on the host from which a copy to a GPU holds up nobody."""
-    return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
 
 
 def _exchange_at_once(

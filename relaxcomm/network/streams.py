@@ -50,7 +50,12 @@ class CudaStreams(Streams):
         return copy, lambda: bool(event.query())
 
     def host_memory(self, like: Tensor) -> Tensor:
-        return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
+        return pinned(like)
+
+
+def pinned(like: Tensor) -> Tensor:
+    """Memory on the host from which a copy to a GPU holds up nobody."""
+    return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
 
 
 def streams_of(device: torch.device) -> Streams:

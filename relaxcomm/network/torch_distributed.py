@@ -22,7 +22,6 @@ from relaxcomm.network.seal import agree
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.services import Services
 from relaxcomm.network.streams import streams_of
-from relaxcomm.network.traffic import traffic
 from relaxcomm.network.trail import Trail
 from relaxcomm.network.transport import Membership, Pending, Service, ServiceKey, Transport
 from relaxcomm.network.waiting import Waiting
@@ -140,10 +139,6 @@ class TorchTransport(Transport):
 
     def device_seconds(self) -> tuple[float, float]:
         return self._times.take()
-
-    def traffic(self, operation: Operation) -> tuple[int, int]:
-        membership = self.rendezvous.membership
-        return traffic(operation, membership.rank, membership.world_size)
 
     def issue(self, operation: Operation, label: Label) -> Pending:
         self._monitor.check()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from relaxcomm.network.byte_counters import ByteCounters
 from relaxcomm.network.operations import Label, Operation, Received
+from relaxcomm.network.traffic import traffic
 
 T = TypeVar("T")
 
@@ -162,9 +163,10 @@ class Transport(ABC):
     def issue(self, operation: Operation, label: Label) -> Pending:
         """Start `operation` and return without waiting for it."""
 
-    @abstractmethod
     def traffic(self, operation: Operation) -> tuple[int, int]:
-        """Bytes that this rank sends and receives for `operation`, as this backend really does it."""
+        """Bytes that this rank sends and receives for `operation`."""
+        mine = self.membership
+        return traffic(operation, mine.rank, mine.world_size)
 
     @abstractmethod
     def serve(self, key: ServiceKey, service: Service, request: Tensor, reply: Tensor) -> None:
