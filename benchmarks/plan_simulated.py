@@ -25,7 +25,6 @@ from relaxcomm.composition.exchange_cost import Speeds
 from relaxcomm.config import registry
 from relaxcomm.config.examples import from_example
 from relaxcomm.config.grammar import parse_algorithm, parse_primitive
-from relaxcomm.fields import docstrings
 from relaxcomm.network import InProcessGroup
 from relaxcomm.network.link import Link, parse_link
 from relaxcomm.planner.links import OwnLinks
@@ -55,7 +54,7 @@ _GIVEN: Mapping[str, Mapping[str, Any]] = {  # short periods, and what keeps the
 def configured(name: str) -> Any:
     """An algorithm by its name, with what its docstring's example gives."""
     build, given = registry.algorithms()[name].build, _GIVEN.get(name, {})
-    return {"name": name, **given, **from_example(name, build, docstrings.read(build), given)}
+    return {"name": name, **given, **from_example(name, build, given)}
 
 
 def topology_of(algorithm: Algorithm) -> Any:

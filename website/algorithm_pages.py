@@ -53,7 +53,7 @@ def page(entry: Entry) -> str:
     """The page of an algorithm."""
     text = docstrings.read(entry.build)
     node = algorithm_node(entry, {}, CountedFor.matrix(1), ())
-    built = parse_algorithm({"name": entry.name, **from_example(entry.name, entry.build, text, {})})
+    built = parse_algorithm({"name": entry.name, **from_example(entry.name, entry.build, {})})
     parts = {one.name: one for one in node.children}
     rules = [one for name, one in parts.items() if name.startswith("rule ")]
     below = "\n\n".join(text.body)

@@ -28,7 +28,6 @@ from relaxcomm.config.grammar import arguments_of
 from relaxcomm.config.uninstalled import is_path, refuse_missing
 from relaxcomm.data import Partition
 from relaxcomm.errors import ConfigError
-from relaxcomm.fields import docstrings
 from relaxcomm.fields.validation import closest
 from relaxcomm.roles import Compressor, Controller, Exchange, Outer, Payload, Trigger
 from relaxcomm.topology import Topology
@@ -88,7 +87,7 @@ def _of(
     built: list[Any] = []
 
     def prepare() -> None:
-        given = {**parameters, **from_example(target.__name__, target, docstrings.read(target), parameters)}
+        given = {**parameters, **from_example(target.__name__, target, parameters)}
         arguments.update(arguments_of(target, given))
         built.append(build(**arguments))
 

@@ -45,7 +45,7 @@ def algorithm_node(
         CompositionError for a topology that the algorithm cannot use.
     """
     text = docstrings.read(entry.build)
-    taken = from_example(entry.name, entry.build, text, values)
+    taken = from_example(entry.name, entry.build, values)
     built = parse_algorithm({"name": entry.name, **taken, **values})
     if topology is not None:
         built.check_topology(topology)
@@ -108,7 +108,7 @@ def primitive_node(name: str, cls: type[Declared], values: Mapping[str, Any]) ->
     Raises: ConfigError for an argument that is not allowed, or that is missing here and in the example.
     """
     text = docstrings.read(cls)
-    taken = from_example(name, cls, text, values)
+    taken = from_example(name, cls, values)
     built = parse_primitive(cls.role, {name: {**taken, **values}})
     return Node(
         name,

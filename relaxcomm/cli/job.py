@@ -20,7 +20,6 @@ from relaxcomm.config.examples import from_example, in_words
 from relaxcomm.config.origin import Origin
 from relaxcomm.config.unread_keys import check_quorum, warn_of_idle_guard
 from relaxcomm.errors import ConfigError
-from relaxcomm.fields import docstrings
 from relaxcomm.fields.validation import shown
 from relaxcomm.network import Link
 from relaxcomm.system.environment import launched, whole_number
@@ -142,8 +141,7 @@ def required_of(name: str) -> dict[str, Any]:
     Raises: ConfigError with the closest match for an unknown name, or where the example has none; PluginError
         for one that is left out.
     """
-    build = registry.algorithm(name).build
-    taken = from_example(name, build, docstrings.read(build), {})
+    taken = from_example(name, registry.algorithm(name).build, {})
     if taken:
         tell(f"{name}: {in_words(taken)}; for another, make it the configuration's own algorithm")
     return taken

@@ -14,7 +14,6 @@ from relaxcomm.config import registry
 from relaxcomm.config.examples import from_example
 from relaxcomm.config.grammar import parse_primitive
 from relaxcomm.errors import CompositionError, ConfigError
-from relaxcomm.fields import docstrings
 from relaxcomm.system.quantities import number
 from relaxcomm.topology import Topology
 from relaxcomm.topology.mixing import entries_of
@@ -80,7 +79,7 @@ def usable_topologies(algorithm: Algorithm) -> list[str]:
     """
     names = []
     for name, cls in sorted(registry.primitives()["topology"].items()):
-        values = from_example(name, cls, docstrings.read(cls), {})
+        values = from_example(name, cls, {})
         made = parse_primitive("topology", {name: values} if values else name)
         assert isinstance(made, Topology)
         try:

@@ -8,10 +8,10 @@ from typing import Any
 
 from relaxcomm.config.json_schema import parameters_schema
 from relaxcomm.errors import ConfigError
-from relaxcomm.fields.docstrings import Docstring
+from relaxcomm.fields import docstrings
 
 
-def from_example(name: str, target: object, text: Docstring, values: Mapping[str, Any]) -> dict[str, Any]:
+def from_example(name: str, target: object, values: Mapping[str, Any]) -> dict[str, Any]:
     """Required arguments that were not given, as the docstring's example has them.
 
     Raises: ConfigError if it has none.
@@ -19,7 +19,8 @@ def from_example(name: str, target: object, text: Docstring, values: Mapping[str
     missing = [one for one in parameters_schema(target).get("required", ()) if one not in values]
     if not missing:
         return {}
-    prompts = [line[4:] for line in text.example.splitlines() if line.startswith((">>> ", "... "))]
+    example = docstrings.read(target).example
+    prompts = [line[4:] for line in example.splitlines() if line.startswith((">>> ", "... "))]
     for node in ast.walk(ast.parse("\n".join(prompts))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
             shown = {keyword.arg: keyword.value for keyword in node.keywords}

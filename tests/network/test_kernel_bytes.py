@@ -103,7 +103,7 @@ def everyone(name):
 
 def attach(name, model, optimizer):
     made = registry.primitives()["exchange"][name]
-    arguments = from_example(name, made, docstrings.read(made), {})
+    arguments = from_example(name, made, {})
     algorithm = algorithm_around(made(**arguments))
     for graph in GRAPHS:
         try:

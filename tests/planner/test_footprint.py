@@ -14,7 +14,6 @@ from relaxcomm import topology
 from relaxcomm.config import registry
 from relaxcomm.config.examples import from_example
 from relaxcomm.config.grammar import parse_algorithm
-from relaxcomm.fields import docstrings
 from relaxcomm.network.transport import Membership
 from relaxcomm.planner.footprint import footprint
 from relaxcomm.tensors.items import Item
@@ -35,7 +34,7 @@ def built(name):
     known = inspect.signature(entry.build).parameters
     short = {key: value for key, value in SHORT.items() if key in known}
     short |= {"delay": 1} if name == "streaming_diloco" else {}
-    taken = from_example(name, entry.build, docstrings.read(entry.build), short)
+    taken = from_example(name, entry.build, short)
     algorithm = parse_algorithm({"name": name, **taken, **short})
     for graph in GRAPHS:
         try:

@@ -15,7 +15,6 @@ from relaxcomm.composition.exchange_cost import Speeds
 from relaxcomm.config import registry
 from relaxcomm.config.examples import from_example
 from relaxcomm.config.grammar import parse_algorithm, parse_primitive
-from relaxcomm.fields import docstrings
 from relaxcomm.planner.forecast import forecast
 from relaxcomm.planner.links import GraphLinks, OwnLinks
 from relaxcomm.planner.pairs import NeighborPairs, shares
@@ -233,7 +232,7 @@ def test_a_hub_sends_as_many_messages_as_it_has_neighbors(topology):
 @pytest.mark.parametrize("name", sorted(registry.algorithms()))
 def test_every_algorithm_has_a_forecast(name):
     entry = registry.algorithms()[name]
-    taken = from_example(name, entry.build, docstrings.read(entry.build), {})
+    taken = from_example(name, entry.build, {})
     algorithm = parse_algorithm({"name": name, **taken})
     groups = any(rule.exchange.facts.topology == "groups" for rule in algorithm.rules)
     on = scenario(
