@@ -14,6 +14,7 @@ import torch.distributed as dist
 from relaxcomm.doctor import interfaces
 from relaxcomm.doctor.diagnosis import Finding, ok
 from relaxcomm.system.environment import launched
+from relaxcomm.system.gpus import num_gpus
 from relaxcomm.system.quantities import bandwidth, duration
 
 _MEGABYTE = 1_000_000
@@ -53,7 +54,7 @@ def findings(store: Any, rank: int, world_size: int, timeout_seconds: float) -> 
 
 def _all_have_a_gpu() -> bool:
     local = launched().local_world_size
-    have = torch.cuda.is_available() and dist.is_nccl_available() and torch.cuda.device_count() >= local
+    have = dist.is_nccl_available() and num_gpus() >= local
     everyone = torch.tensor([int(have)])
     dist.all_reduce(everyone, dist.ReduceOp.MIN)
     return bool(everyone.item())

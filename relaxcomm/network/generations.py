@@ -125,7 +125,7 @@ class Generations:
                     continue
                 if why := self._read(f"refused/{self._worker}"):
                     raise ConfigError(f"the run does not admit this worker: {why}")
-                if not (left := self._left(self.current.workers)):
+                if not (left := sum(not self._gone(worker) for worker in self.current.workers)):
                     self.leave("was not admitted")
                     raise CommunicationError("the run has ended before this worker was admitted")
                 if time.monotonic() > deadline:
@@ -135,10 +135,6 @@ class Generations:
                         "that train; workers are admitted when they synchronise"
                     )
                 time.sleep(_LOOK_SECONDS)
-
-    def _left(self, workers: tuple[int, ...]) -> int:
-        """How many of them have not said, and are not known, to be gone."""
-        return sum(not self._gone(worker) for worker in workers)
 
     def _go_to(self, decided: Generation) -> Rendezvous:
         if self._worker not in decided.workers:

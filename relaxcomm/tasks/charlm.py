@@ -61,9 +61,6 @@ def make(
     torch.manual_seed(seed)
     model = Model(context, width, layers, heads)
 
-    def loss(model: nn.Module, batch: Tensor) -> Tensor:
-        return _cross_entropy(model, batch)
-
     def bits_per_character(model: nn.Module) -> float:
         device = next(model.parameters()).device
         parts = [
@@ -75,7 +72,7 @@ def make(
         model=model,
         optimizer=torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01),
         train_data=Excerpts(train, context + 1, samples, seed),
-        loss=loss,
+        loss=_cross_entropy,
         evaluate=bits_per_character,
         epochs=epochs,
         batch_size=16,
