@@ -75,7 +75,8 @@ def plan(
         times = step_times_of(task, settings, step_seconds, measure, jitter, stragglers)
         graph = graph_of(topology, settings)
         made = algorithms_of(settings, algorithms)
-        bare = list(scenarios(settings, task, times, links_for(graph, settings, links, sites), workers))
+        between = links_for(graph, settings, links, sites)
+        bare = list(scenarios(settings, task, times, graph, between, workers))
         cases = [
             (name, algorithm, with_groups_of_links(algorithm, replace(scenario, speeds=speeds)))
             for name, algorithm in made.items()

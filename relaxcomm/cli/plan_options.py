@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from relaxcomm.cli.compare import split_names
@@ -128,7 +129,7 @@ def links_for(graph: Topology | None, settings: Config, links: str | None, sites
         if sites is not None:
             raise ConfigError("--sites and a graph of links both say what stands between workers; give one")
         nodes = graph.graph(settings.workers)
-        return _OfGraph(GraphLinks(nodes, link), len(nodes))
+        return partial(_of_graph, GraphLinks(nodes, link), len(nodes))
     if link is None:
         raise ConfigError("plan needs the network: --links 100mbit,5ms, or --topology sites.graphml")
     if sites is None:
@@ -141,41 +142,32 @@ def links_for(graph: Topology | None, settings: Config, links: str | None, sites
     shared = parse_link(between)
     if shared.burst_bytes:
         raise ConfigError(f"--sites is COUNT,RATE[,LATENCY]: what workers share has no burst; got {sites!r}")
-    return _OfSites(int(number), link, shared)
+    return partial(_of_sites, int(number), link, shared)
 
 
-@dataclass(frozen=True)
-class _OfGraph:
-    links: GraphLinks
-    nodes: int
-
-    def __call__(self, workers: int) -> Links:
-        if workers != self.nodes:
-            raise ConfigError(
-                f"the graph of the links has {self.nodes} nodes, so plan for {self.nodes} workers, "
-                f"not {workers}"
-            )
-        return self.links
+def _of_graph(links: Links, nodes: int, workers: int) -> Links:
+    if workers != nodes:
+        raise ConfigError(
+            f"the graph of the links has {nodes} nodes, so plan for {nodes} workers, not {workers}"
+        )
+    return links
 
 
-@dataclass(frozen=True)
-class _OfSites:
-    sites: int
-    inside: Link
-    between: Link
-
-    def __call__(self, workers: int) -> Links:
-        if workers < self.sites:
-            raise ConfigError(
-                f"--sites: {self.sites} sites have {workers} workers; take a number for each or more"
-            )
-        return SiteLinks(workers, self.sites, self.inside, self.between)
+def _of_sites(sites: int, inside: Link, between: Link, workers: int) -> Links:
+    if workers < sites:
+        raise ConfigError(f"--sites: {sites} sites have {workers} workers; take a number for each or more")
+    return SiteLinks(workers, sites, inside, between)
 
 
 def scenarios(
-    settings: Config, task: Task | None, times: StepTimes, links: LinksFor, workers: str | None
+    settings: Config,
+    task: Task | None,
+    times: StepTimes,
+    graph: Topology | None,
+    links: LinksFor,
+    workers: str | None,
 ) -> Iterator[Scenario]:
-    """One for each number of workers; those of a graph are its nodes.
+    """One for each number of workers; those of a graph of links are its nodes.
 
     Raises: ConfigError.
     """
@@ -187,8 +179,8 @@ def scenarios(
         raise ConfigError(
             f"--workers {workers!r} is not allowed; write numbers of 1 or more, each once: 4,16,64"
         )
-    if workers is None and isinstance(links, _OfGraph):
-        asked = [links.nodes]
+    if workers is None and graph is not None:
+        asked = [len(graph.graph(settings.workers))]
     for size in asked:
         yield Scenario(
             workers=size,
