@@ -48,7 +48,7 @@ class Processes(Generic[T]):
             joins: whether it joins those that are there, or begins with the others.
         """
         own = {JOIN: self.address} if joins else _environment(rank, self.size, self.address, life)
-        begin = (self.work, str(self.folder), rank, life, own, os.getpid(), self.changed)
+        begin = (self, rank, life, own, os.getpid())
         context = start_processes(  # type: ignore[no-untyped-call]
             _run, begin, nprocs=1, join=False, start_method=fork_server.START_METHOD
         )
@@ -86,23 +86,16 @@ def _environment(rank: int, size: int, address: str, life: int) -> dict[str, str
 
 
 def _run(
-    index: int,
-    work: Callable[[], T],
-    folder: str,
-    rank: int,
-    life: int,
-    own: Mapping[str, str],
-    launcher: int,
-    changed: Mapping[str, str | None],
+    index: int, processes: Processes[T], rank: int, life: int, own: Mapping[str, str], launcher: int
 ) -> None:
     """What each worker process does."""
     signals.end_at_interrupt()
-    fork_server.enter(launcher, changed)
+    fork_server.enter(launcher, processes.changed)
     for name in RANK_VARIABLES:
         os.environ.pop(name, None)
     os.environ.update(own)
-    with reporting(Path(folder), rank, life):
-        write_whole(result_path(Path(folder), rank, life), pickle.dumps(work()))
+    with reporting(processes.folder, rank, life):
+        write_whole(result_path(processes.folder, rank, life), pickle.dumps(processes.work()))
 
 
 def result_path(folder: Path, rank: int, life: int) -> Path:
