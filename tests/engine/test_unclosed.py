@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import threading
 import urllib.request
-from pathlib import Path
 from weakref import ref
 
 import pytest
@@ -17,6 +14,7 @@ from torch.optim import optimizer as torch_optimizer
 
 from relaxcomm.engine import unclosed
 from tests.engine.harness import World, in_process, values
+from tests.interpreters import run_interpreters
 from tests.models import CASES, make_optimizer
 from tests.monitoring.harness import read_log
 from tests.waiting import until
@@ -64,14 +62,7 @@ SAID = "relaxcomm: the engine was never closed, so ranks may end with different 
 )
 def test_at_exit_the_log_is_ended_and_what_may_differ_is_said_once(tmp_path, algorithm, end, said, status):
     arguments = [algorithm, str(tmp_path), *(["close"] if status.startswith("closed") else [])]
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT + end, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
+    (done,) = run_interpreters(SCRIPT + end, arguments)
     assert done.stderr.count(SAID) == said, done.stderr
     assert "AssertionError" not in done.stderr
     first, *_, last = read_log(tmp_path, 0)
@@ -217,7 +208,8 @@ def test_an_exporter_keeps_no_engine_and_ends_with_it(collected):
 
 
 SUSPENDED = """
-import sys, torch, relaxcomm
+import gc, torch, relaxcomm
+gc.unfreeze()
 def steps():
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -235,13 +227,6 @@ next(suspended)
 
 
 def test_a_generator_that_ends_with_the_interpreter_says_nothing():
-    done = subprocess.run(
-        [sys.executable, "-c", SUSPENDED],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
+    (done,) = run_interpreters(SUSPENDED)
     assert (done.returncode, done.stdout) == (0, "it ends\n"), done.stderr
     assert "Traceback" not in done.stderr

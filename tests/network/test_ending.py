@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
 
 from benchmarks.ports import free_port
 from relaxcomm.network.liveness import without_frames
 from tests.faults.small_script import MEET, kept_store
+from tests.interpreters import run_interpreters
 
 SCRIPT = (
     MEET
@@ -35,22 +33,10 @@ with relaxcomm.attach(model, optimizer, {"algorithm": ALGORITHM, "timeout_second
 def test_a_rank_that_raises_ends_no_process_by_terminate(algorithm):
     """Whole interpreters: threads that wait in Gloo wake when Python is about to be gone."""
     store = kept_store()
-    command = [sys.executable, "-c", SCRIPT, json.dumps({"ALGORITHM": algorithm, "PORT": store.port})]
-    ranks = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(3)
-    ]
-    try:
-        errors = [rank.communicate(timeout=60)[1] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
+    places = [{"RANK": str(rank), "WORLD_SIZE": "3"} for rank in range(3)]
+    given = json.dumps({"ALGORITHM": algorithm, "PORT": store.port})
+    ranks = run_interpreters(SCRIPT, [given], places, timeout=60)
+    errors = [rank.stderr for rank in ranks]
     del store
     assert [rank.returncode for rank in ranks] == [1, 1, 1], errors
     for error in errors:
@@ -95,7 +81,5 @@ print([name for one in tasks if "gloo" in (name := open(f"/proc/self/task/{one}/
 @pytest.mark.ranks
 def test_no_thread_of_the_default_group_outlives_it():
     """It would wake while Python ends, and end the process by terminate."""
-    done = subprocess.run(
-        [sys.executable, "-c", LEFT, str(free_port())], capture_output=True, text=True, timeout=60
-    )
+    (done,) = run_interpreters(LEFT, [str(free_port())])
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["[]"]), done.stderr

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+
+from tests.interpreters import run_interpreters
 
 BEFORE = """
 import atexit, gc
@@ -29,9 +28,7 @@ CLEARED = "atexit._clear()"
 @pytest.mark.parametrize("between", ["", CLEARED], ids=["as it was", "handlers cleared"])
 def test_those_that_are_left_are_ended_the_newest_set_first(between):
     script = f"{BEFORE}\n{between}\n{AFTER}\ndel thing\n"
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
-    )
+    (done,) = run_interpreters(script)
     assert done.stdout.splitlines() == ["second b", "first a"]
 
 
@@ -39,7 +36,5 @@ def test_who_asks_twice_is_called_once():
     script = (
         "from relaxcomm.network.endings import at_exit\ndef say(): print('over')\nat_exit(say); at_exit(say)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
-    )
+    (done,) = run_interpreters(script)
     assert done.stdout == "over\n"
