@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -11,6 +10,7 @@ import pytest
 
 from benchmarks.lab import network
 from benchmarks.lab.network import Host, NetworkUnavailableError
+from tests.ranks import launch_script
 
 
 @contextmanager
@@ -23,21 +23,29 @@ def hosts(count: int, rate: str | None = None) -> Iterator[list[Host]]:
         pytest.skip(str(error))
 
 
+# As `ip netns exec` does, but for /sys: so what is forked off, with all imported, goes to its host.
+_ENTER = """
+import ctypes, os
+_namespace = open("/run/netns/" + os.environ["HOST"])
+if ctypes.CDLL(None, use_errno=True).setns(_namespace.fileno(), 0):
+    raise OSError(ctypes.get_errno(), "setns " + _namespace.name)
+_namespace.close()
+"""
+
+
 def run_everywhere(
     on: Sequence[Host], script: str, environment: Mapping[str, str] | None = None, timeout: float = 240
 ) -> list[str]:
     """Run a script as one rank on each host and return what they print; a failure fails the test."""
-    processes: list[subprocess.Popen[str]] = []
-    try:
-        for rank, host in enumerate(on):
-            places = {"MASTER_ADDR": on[0].address, "MASTER_PORT": "29533"}
-            ranks = {"RANK": str(rank), "WORLD_SIZE": str(len(on))}
-            everything = {**places, **ranks, **(environment or {})}
-            processes.append(host.popen([sys.executable, "-c", script], everything))
-        return finish(processes, timeout)
-    finally:
-        for process in processes:
-            process.kill()
+    places = []
+    for rank, host in enumerate(on):
+        master = {"MASTER_ADDR": on[0].address, "MASTER_PORT": "29533"}
+        own = {"RANK": str(rank), "WORLD_SIZE": str(len(on)), "HOST": host.namespace}
+        places.append({**master, **own, **host.placed([])[1], **(environment or {})})
+    ended = launch_script(_ENTER + script, len(on), timeout, environments=places)
+    for one in ended:
+        assert one.returncode == 0, one.stdout + one.stderr
+    return [one.stdout for one in ended]
 
 
 def finish(processes: Sequence[subprocess.Popen[str]], timeout: float) -> list[str]:
