@@ -47,6 +47,10 @@ class Entry:
         """The parameters with their defaults."""
         return signature_of(self.build)
 
+    @functools.cached_property
+    def _checked(self) -> Callable[..., Algorithm]:
+        return validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(self.build)
+
     def __call__(self, **parameters: object) -> Algorithm:
         """Build the algorithm.
 
@@ -54,8 +58,7 @@ class Entry:
         """
         try:
             refuse_bools(f"algorithm {self.name}", self.build, parameters)
-            checked = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(self.build)
-            built = checked(**parameters)
+            built = self._checked(**parameters)
         except ValidationError as error:
             raise refusal(error, f"algorithm {self.name}", self.build) from None
         except RelaxcommError:
