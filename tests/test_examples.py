@@ -39,7 +39,8 @@ def docstrings(package: str, folder: Path) -> dict[str, str]:
     for path in sorted(folder.rglob("*.py")):
         parts = [package, *path.relative_to(folder).with_suffix("").parts]
         module = ".".join(parts).removesuffix(".__init__")
-        for name, text in _documented(ast.parse(path.read_text(encoding="utf-8")), module):
+        source = path.read_text(encoding="utf-8")
+        for name, text in _documented(ast.parse(source), module) if ">>>" in source else ():
             if ">>>" in text:
                 found[name] = text
     return found
@@ -49,6 +50,8 @@ def _documented(node: ast.AST, name: str):
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
         yield name, ast.get_docstring(node) or ""
     for inner in ast.iter_child_nodes(node):
+        if isinstance(inner, ast.expr):  # which documents nothing, and is most of a file
+            continue
         yield from _documented(inner, f"{name}.{inner.name}" if hasattr(inner, "name") else name)
 
 
