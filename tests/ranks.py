@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -95,10 +95,7 @@ def launch_script(
             own |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
             if environments is not None:
                 own = dict(environments[rank])
-            env = {**os.environ, **own, "OMP_NUM_THREADS": "1"}
-            process = _server().Process(target=_run_script, args=(source, arguments, env, f"{folder}/{rank}"))
-            process.start()
-            processes.append(process)
+            processes.append(start_script(source, arguments, own, f"{folder}/{rank}"))
         try:
             for rank in set(range(world_size)) - set(never_end):
                 processes[rank].join(max(1, deadline - time.monotonic()))
@@ -115,6 +112,23 @@ def launch_script(
 
 
 _ENDS = ("out", "err")
+
+
+def start_script(
+    source: str, arguments: Sequence[str], environment: Mapping[str, str], place: str
+) -> ForkServerProcess:
+    """Start a script.
+
+    Args:
+        source: of the script.
+        arguments: which it has in `sys.argv`.
+        environment: beside the variables of this process.
+        place: where it writes, with `.out` and `.err` behind it.
+    """
+    env = {**os.environ, **environment, "OMP_NUM_THREADS": "1"}
+    process = _server().Process(target=_run_script, args=(source, arguments, env, place))
+    process.start()
+    return process
 
 
 def _run_script(source: str, arguments: Sequence[str], env: dict[str, str], place: str) -> None:
@@ -135,8 +149,8 @@ def _run_script(source: str, arguments: Sequence[str], env: dict[str, str], plac
 def _server() -> ForkServerContext:
     """Forks ranks off a process that has imported what all need and done nothing else: they start at once."""
     context = get_context("forkserver")
-    ours = ("relaxcomm.engine", "relaxcomm.checks", "relaxcomm.checkpoint", "tests.engine.harness")
-    context.set_forkserver_preload(["torch._dynamo", *ours, "tests.frozen"])
+    ours = ("relaxcomm.engine", "relaxcomm.checks", "relaxcomm.checkpoint", "relaxcomm.cli.app")
+    context.set_forkserver_preload(["torch._dynamo", *ours, "tests.engine.harness", "tests.frozen"])
     return context
 
 

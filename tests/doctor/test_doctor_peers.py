@@ -3,16 +3,15 @@
 import os
 import re
 import socket
-import subprocess
-import sys
 import threading
+from collections.abc import Sequence
 
 import pytest
 
 from benchmarks.ports import free_port
 from relaxcomm.doctor import peers
 from relaxcomm.system.time_limit import within
-from tests.ranks import PATIENCE_SECONDS
+from tests.ranks import launch_script
 
 
 def report(host: str = "a", address: str = "192.0.2.7", findings: tuple = (), **versions: str) -> dict:
@@ -69,67 +68,60 @@ def test_within():
     stop.set()
 
 
-@pytest.fixture
-def start():
-    """Start one rank's doctor; none outlives the test."""
-    made: list[subprocess.Popen] = []
-
-    def started(rank: int, port: int, timeout: float = 120) -> subprocess.Popen:
-        env = {
-            key: value for key, value in os.environ.items() if not key.startswith(("TORCHELASTIC", "GLOO_"))
-        }
-        env |= {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        command = [sys.executable, "-m", "relaxcomm", "doctor", "--timeout", str(timeout)]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        made.append(subprocess.Popen(command, env=env, text=True, **pipes))
-        return made[-1]
-
-    yield started
-    for process in made:
-        process.kill()
-        process.communicate()
+def doctors(
+    ranks: Sequence[int], ports: Sequence[int], timeout: float
+) -> list[tuple[int | None, dict[str, str], str]]:
+    """Exit code, lines and errors of some of three ranks, each with the port where rank 0 is to be."""
+    places = [
+        {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        for rank, port in zip(ranks, ports, strict=True)
+    ]
+    main = "from relaxcomm.cli import main; main()"
+    arguments = ["doctor", "--timeout", str(timeout)]
+    return [
+        (done.returncode, dict(line.split("  ", 1) for line in done.stdout.splitlines()), done.stderr)
+        for done in launch_script(main, len(ranks), arguments=arguments, environments=places)
+    ]
 
 
-def finish(process: subprocess.Popen) -> tuple[int, dict[str, str], str]:
-    out, err = process.communicate(timeout=PATIENCE_SECONDS)
-    return process.returncode, dict(line.split("  ", 1) for line in out.splitlines()), err
+@pytest.fixture(autouse=True)
+def alone(monkeypatch):
+    for name in [name for name in os.environ if name.startswith(("TORCHELASTIC", "GLOO_"))]:
+        monkeypatch.delenv(name)
 
 
 @pytest.mark.ranks
-def test_three_workers_and_their_links(start):
-    port = free_port()
-    first, *others = [start(rank, port) for rank in range(3)]
-    code, found, err = finish(first)
+def test_three_workers_and_their_links():
+    (code, found, err), *others = doctors(range(3), [free_port()] * 3, 120)
     assert (code, err) == (0, "")
     assert found["workers"].startswith("ok: rank 0 on ")
     assert found["latency"].startswith("ok: gloo: all-reduce of 4 B in ")
     assert re.search(r", each worker sends [\d.]+ [kMG]bit/s; ", found["bandwidth"])
-    assert [finish(other)[:2] for other in others] == [(0, {})] * 2, "rank 0 speaks for all"
+    assert [other[:2] for other in others] == [(0, {})] * 2, "rank 0 speaks for all"
 
 
 @pytest.mark.ranks
-def test_nobody_hangs_when_a_peer_is_missing(start):
+def test_nobody_hangs_when_a_peer_is_missing():
     port = free_port()
     # Rank 2 never comes; rank 1 of another job finds no master.
-    here, there, lost = start(0, port, 15), start(1, port, 15), start(1, free_port(), 15)
-    code, found, err = finish(here)
+    here, there, lost = doctors([0, 1, 1], [port, port, free_port()], 15)
+    code, found, err = here
     assert (code, err) == (1, "")
     assert found["workers"].startswith("problem: no word from rank 2 within 15 s; here: rank 0 on ")
     assert "latency" not in found
-    assert finish(there)[0] == 0
-    code, found, err = finish(lost)
+    assert there[0] == 0
+    code, found, err = lost
     assert (code, list(found), err) == (1, ["master"], "")
     assert "rank 1 cannot reach 127.0.0.1:" in found["master"]
 
 
 @pytest.mark.slow
 @pytest.mark.ranks
-def test_nobody_hangs_when_another_program_holds_the_port(start):
+def test_nobody_hangs_when_another_program_holds_the_port():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        first, other = start(0, port, 15), start(1, port, 15)
-        code, found, _ = finish(first)
+        (code, found, _), other = doctors([0, 1], [port] * 2, 15)
         assert (code, found["master"].split(";")[0]) == (1, f"problem: port {port} is taken on this machine")
-        code, found, err = finish(other)
+        code, found, err = other
     assert (code, err) == (1, "")
     assert "does another program hold that port?" in found["master"]

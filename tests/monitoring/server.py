@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +19,7 @@ import yaml
 
 from benchmarks.ports import free_port
 from tests.monitoring.harness import fetch
-from tests.ranks import PATIENCE_SECONDS
+from tests.ranks import PATIENCE_SECONDS, start_script
 from tests.waiting import until
 
 DASHBOARDS = Path(__file__).parents[2] / "dashboards"
@@ -154,7 +153,7 @@ class Job:
 
     folder: Path
     port: int
-    processes: list[subprocess.Popen[str]]
+    processes: list[ForkServerProcess]
 
     def tell(self, what: str) -> None:
         """Set one of the script's switches."""
@@ -175,8 +174,8 @@ class Job:
         self.tell("stop")
         self.tell("close")
         for rank, process in enumerate(self.processes):
-            _, errors = process.communicate(timeout=PATIENCE_SECONDS)
-            assert process.returncode == 0, f"rank {rank}: {errors[-2000:]}"
+            process.join(PATIENCE_SECONDS)
+            assert process.exitcode == 0, f"rank {rank}: {(self.folder / f'{rank}.err').read_text()[-2000:]}"
 
 
 @contextmanager
@@ -192,17 +191,15 @@ def job(folder: Path, algorithm: Any, *, holds: Sequence[int] = ()) -> Iterator[
     }
     processes = []
     for rank in range(3):
-        env = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "3", "OMP_NUM_THREADS": "1"}
+        env = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "3"}
         env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port + 3)}
-        command = [sys.executable, "-c", SCRIPT, str(folder), json.dumps(config), json.dumps(holds)]
-        pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-        processes.append(subprocess.Popen(command, env={**os.environ, **env}, text=True, **pipes))
+        arguments = [str(folder), json.dumps(config), json.dumps(holds)]
+        processes.append(start_script(SCRIPT, arguments, env, str(folder / str(rank))))
     made = Job(folder, port, processes)
     try:
         until(lambda: fetch(f"http://127.0.0.1:{port}/sd"), "the job's first rank")
         yield made
     finally:
         for process in processes:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
+            process.kill()
+            process.join()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,10 +36,10 @@ def test_a_stopped_worker(tmp_path: Path):
     with watched(tmp_path, "bsp") as (training, server):
         until(lambda: server.query("relaxcomm_steps_total > 20"), "steps", 60)
         assert not {name for name, _ in server.firing()} & {STALLED, STANDS}
-        training.processes[1].send_signal(signal.SIGSTOP)
+        os.kill(training.processes[1].pid, signal.SIGSTOP)
         until(lambda: server.firing() >= {(STALLED, "1"), (STANDS, "0"), (STANDS, "2")}, STALLED, 60)
         assert {rank for name, rank in server.firing() if name == STALLED} == {"1"}
-        training.processes[1].send_signal(signal.SIGCONT)
+        os.kill(training.processes[1].pid, signal.SIGCONT)
         until(lambda: not {n for n, _ in server.firing()} & {STALLED, STANDS}, "the end of the alerts", 60)
         training.end()
 
