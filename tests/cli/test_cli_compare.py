@@ -66,7 +66,7 @@ def result(name: str, sent: int, device: str = "cpu") -> Result:
 @pytest.mark.ranks
 def test_compare_prints_a_row_each_and_draws(start, folder):
     arguments = ("--algorithms", "bsp,local_sgd", "--set", "algorithm.steps=23", "--set", "output=compared")
-    finished = start("compare", "quick.yaml", *arguments).finish()
+    finished = start("compare", "quick.yaml", *arguments, "--set", "task=mine.job:make").finish()
     assert (finished.code, finished.left_over) == (0, False), finished.err
     lines = finished.out.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["algorithm", "bsp", "local_sgd"]

@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import json
-import os
 import subprocess
 import sys
 import warnings
@@ -15,7 +14,9 @@ from relaxcomm import CommunicationError, ConfigError, config
 from relaxcomm.cli.app import app
 from relaxcomm.cli.exit_codes import warn
 from relaxcomm.config import registry
+from tests.ranks import launch_script
 
+MAIN = "from relaxcomm.cli import main; main()"
 COMMANDS = {
     "demo": [],
     "train": ["nowhere.yaml"],
@@ -98,8 +99,7 @@ def test_the_version():
 
 
 def test_a_usage_error_is_bad_input_and_plain_off_a_terminal():
-    command = [sys.executable, "-m", "relaxcomm", "train", "quick.yaml", "--workers", "0"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    (done,) = launch_script(MAIN, 1, arguments=["train", "quick.yaml", "--workers", "0"])
     assert (done.returncode, done.stdout) == (2, "")
     last = done.stderr.splitlines()[-1]
     assert (
@@ -118,15 +118,10 @@ def test_a_reader_that_has_seen_enough_is_no_error():
 
 def test_a_terminal_that_knows_no_unicode_is_no_error():
     """Arrows become question marks; a schema stays the same JSON."""
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ascii_alone = "import sys; [one.reconfigure(encoding='ascii') for one in (sys.stdout, sys.stderr)]\n"
     said = {}
     for command in ("show diloco", "schema"):
-        done = subprocess.run(
-            [sys.executable, "-m", "relaxcomm", *command.split()],
-            capture_output=True,
-            text=True,
-            env=environment,
-        )
+        (done,) = launch_script(ascii_alone + MAIN, 1, arguments=command.split())
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         said[command] = done.stdout
     assert "delta" in said["show diloco"]
@@ -135,8 +130,9 @@ def test_a_terminal_that_knows_no_unicode_is_no_error():
 
 def test_nobody_listens():
     """As after `>&-` in a shell."""
-    command = "import sys; sys.stdout = sys.stderr = None; from relaxcomm.cli import main; main()"
-    assert subprocess.run([sys.executable, "-c", command, "--version"]).returncode == 0
+    deaf = "import sys; sys.stdout = sys.stderr = None\n"
+    (done,) = launch_script(deaf + MAIN, 1, arguments=["--version"])
+    assert done.returncode == 0
 
 
 def test_warnings_of_our_own_are_one_line(capsys, monkeypatch):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -16,6 +15,7 @@ from relaxcomm.cli.app import app
 from relaxcomm.cli.invitation import listen
 from relaxcomm.network import elastic_store
 from tests.faults.served import Liar
+from tests.ranks import launch_script
 
 
 @pytest.fixture(autouse=True)
@@ -135,10 +135,10 @@ def test_a_script_of_ones_own_takes_the_place_of_the_command(run, tmp_path, monk
     begin(store)
     names = ["RELAXCOMM_JOIN", "RANK", "TORCH_CPP_LOG_LEVEL"]
     script = f"import os; print(*map(os.environ.get, {names}))"
-    command = [sys.executable, "-m", "relaxcomm", "join", address, "--", sys.executable, "-c", script]
-    environment = {**os.environ, "RANK": "3", "WORLD_SIZE": "4"}
-    environment.pop("TORCH_CPP_LOG_LEVEL", None)
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    monkeypatch.delenv("TORCH_CPP_LOG_LEVEL", raising=False)
+    arguments = ["join", address, "--", sys.executable, "-c", script]
+    main = "from relaxcomm.cli import main; main()"
+    (done,) = launch_script(main, 1, arguments=arguments, environments=[{"RANK": "3", "WORLD_SIZE": "4"}])
     assert (done.returncode, done.stdout) == (0, f"{address} None ERROR\n"), done.stderr
     cannot = "cannot start '{}': No such file or directory{}"
     assert cannot.format("no-such-program", "") in said(address, "--", "no-such-program")

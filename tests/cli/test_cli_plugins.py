@@ -1,6 +1,7 @@
 """A plug-in as a third party makes it: generated, installed elsewhere, named in YAML, trained, checked."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typer.testing import CliRunner
 
 from relaxcomm import ConfigError, check
 from relaxcomm.cli.app import app
+from tests.interpreters import run_interpreters
 
 ROOT = Path(__file__).parents[2]
 TASK = """
@@ -30,6 +32,16 @@ def make(seed):
 """
 
 
+INSTALLED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from relaxcomm.cli.app import app
+for number, command in enumerate((["algorithms"], ["check", "patient_part"])):
+    print(end="---\\n" * number)
+    app(command, standalone_mode=False)
+"""
+
+
 def run(folder, *arguments, **environment):
     command = [sys.executable, "-m", "relaxcomm", *arguments]
     return subprocess.run(
@@ -47,24 +59,22 @@ def run(folder, *arguments, **environment):
 def made(tmp_path_factory):
     """A generated package, installed in a folder of its own; where, and what shows it to Python."""
     folder = tmp_path_factory.mktemp("third-party")
-    done = run(folder, "new-algorithm", "patient")
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, ["new-algorithm", "patient", "--folder", str(folder / "patient")])
+    assert done.exit_code == 0, done.stderr
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "--target", "site", "./patient"], cwd=folder, check=True, capture_output=True)
     return folder, {"PYTHONPATH": str(folder / "site")}
 
 
 def test_what_is_made_passes_as_it_is(made):
+    """Its own tests check the folder, not installed."""
     folder, _ = made
-    done = run(folder, "check", "patient")  # the folder, not installed
-    assert done.returncode == 0, done.stdout
-    lines = done.stdout.splitlines()
-    assert {line.split(" ", 1)[0] for line in lines} == {"patient", "patient_part"}
-    assert all(line.endswith(": ok") for line in lines)
     (code,) = (folder / "patient").glob("*/compressor.py")
     examples = ["--doctest-modules", str(code.parent)]
-    tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "patient/tests", *examples]
-    assert subprocess.run(tests, cwd=folder, capture_output=True, check=False).returncode == 0
+    tests = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "patient/tests", *examples]
+    done = subprocess.run(tests, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert set(re.findall(r"test_contract\[(\w+) ", done.stdout)) == {"patient", "patient_part"}
 
 
 @pytest.mark.ranks
@@ -74,18 +84,22 @@ def test_it_is_found_by_its_name_and_trains(made):
     (folder / "relaxcomm.yaml").write_text(
         "algorithm: {name: patient, steps: 2}\ntask: job:make\nworkers: 3\n"
     )
-    listed = run(folder, "algorithms", **environment).stdout
-    assert any(line.split()[0] == "patient" for line in listed.splitlines())
     done = run(folder, "train", "relaxcomm.yaml", **environment)
     assert done.returncode == 0, done.stderr
     assert "patient" in done.stdout
-    assert run(folder, "check", "patient_part", **environment).returncode == 0
+    (done,) = run_interpreters(INSTALLED, [environment["PYTHONPATH"]])
+    assert done.returncode == 0, done.stderr
+    algorithms, findings = (text.splitlines() for text in done.stdout.split("---\n"))
+    assert any(line.split()[0] == "patient" for line in algorithms)
+    assert findings
+    assert all("patient_part" in line and line.endswith(": ok") for line in findings), findings
 
 
-def test_a_failed_check_is_an_exit_code(tmp_path):
+def test_what_cannot_be_imported_is_an_exit_code(tmp_path):
     (tmp_path / "mine.py").write_text("import a_module_that_nobody_has")
-    done = run(tmp_path, "check", "mine.py")
-    assert done.returncode != 0
+    main = "from relaxcomm.cli import main; main()"
+    (done,) = run_interpreters(main, ["check", str(tmp_path / "mine.py")])
+    assert done.returncode == 2
     assert "a_module_that_nobody_has" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
 
