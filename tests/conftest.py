@@ -58,6 +58,13 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nothing_old_is_garbage() -> None:
+    """What the files before have imported and kept is none either; some tests collect often."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(params=[pytest.param(False, id="plain"), pytest.param(True, id="detail")])
 def debug(request: pytest.FixtureRequest) -> bool:
     """Whether the ranks run under TORCH_DISTRIBUTED_DEBUG=DETAIL."""

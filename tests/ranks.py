@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import gc
 import os
 import sys
 import time
@@ -133,6 +134,7 @@ def start_script(
 
 def _run_script(source: str, arguments: Sequence[str], env: dict[str, str], place: str) -> None:
     """What a fresh interpreter would do with the script."""
+    gc.freeze()  # what the server has imported is no garbage, and to look through it copies its memory
     for number, end in enumerate(_ENDS, start=1):
         os.dup2(os.open(f"{place}.{end}", os.O_CREAT | os.O_WRONLY | os.O_APPEND), number)
     os.environ.clear()
@@ -212,6 +214,7 @@ def _kill_all() -> None:
 
 
 def _serve(pipe: Connection, rank: int, world_size: int, port: int, debug: bool) -> None:
+    gc.freeze()
     sys.path.insert(0, _ROOT)
     if debug:
         os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
