@@ -58,6 +58,12 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def torchrun_leaves_its_logs_here(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """It never removes them."""
+    os.environ["PET_LOG_DIR"] = str(tmp_path_factory.mktemp("torchrun"))
+
+
 @pytest.fixture(scope="module", autouse=True)
 def nothing_old_is_garbage() -> None:
     """What the files before have imported and kept is none either; some tests collect often."""
