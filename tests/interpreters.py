@@ -18,7 +18,7 @@ from tests.ranks import _ROOT, PATIENCE_SECONDS, Finished
 # Its children leave the loop and end as `python -c` does, whose program they are.
 _SERVER = """
 import gc, json, os, sys
-import torch, torch._dynamo, relaxcomm.engine, relaxcomm.cli.app
+import torch, torch._dynamo, relaxcomm.engine
 
 gc.freeze()  # to look through the imports at its end takes each a second
 for line in sys.stdin:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from relaxcomm import ConfigError, check
 from relaxcomm.cli.app import app
-from tests.interpreters import run_interpreters
+from tests.ranks import launch_script
 
 ROOT = Path(__file__).parents[2]
 TASK = """
@@ -87,7 +87,7 @@ def test_it_is_found_by_its_name_and_trains(made):
     done = run(folder, "train", "relaxcomm.yaml", **environment)
     assert done.returncode == 0, done.stderr
     assert "patient" in done.stdout
-    (done,) = run_interpreters(INSTALLED, [environment["PYTHONPATH"]])
+    (done,) = launch_script(INSTALLED, 1, arguments=[environment["PYTHONPATH"]])
     assert done.returncode == 0, done.stderr
     algorithms, findings = (text.splitlines() for text in done.stdout.split("---\n"))
     assert any(line.split()[0] == "patient" for line in algorithms)
@@ -98,7 +98,7 @@ def test_it_is_found_by_its_name_and_trains(made):
 def test_what_cannot_be_imported_is_an_exit_code(tmp_path):
     (tmp_path / "mine.py").write_text("import a_module_that_nobody_has")
     main = "from relaxcomm.cli import main; main()"
-    (done,) = run_interpreters(main, ["check", str(tmp_path / "mine.py")])
+    (done,) = launch_script(main, 1, arguments=["check", str(tmp_path / "mine.py")])
     assert done.returncode == 2
     assert "a_module_that_nobody_has" in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
