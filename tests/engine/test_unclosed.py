@@ -136,7 +136,7 @@ def test_a_model_that_is_dropped_is_collected_with_its_engine(collected, algorit
     gc.collect()
     for parts, parameters, loss in left:
         assert [part() for part in parts] == [None, None]
-        if loss is None:  # a loss would hold them; what torch keeps by thread goes when the thread has ended
+        if loss is None:  # a loss would hold them, and torch what has failed until the thread has ended
             until(
                 lambda refs=parameters: not any(one() is not None for one in refs), "parameters are gone", 30
             )
