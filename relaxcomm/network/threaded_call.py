@@ -16,14 +16,14 @@ class ThreadedCall:
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._done = threading.Event()
-        self._error: RuntimeError | None = None
+        self._error: Exception | None = None
         # A daemon: a call that never returns must not hold up the end of the process.
         threading.Thread(target=self._run, args=(call,), daemon=True, name="relaxcomm-call").start()
 
     def wait(self, timeout: timedelta) -> None:
         """Wait at most `timeout`.
 
-        Raises: RuntimeError if that was not enough, or if the call raised it.
+        Raises: RuntimeError if that was not enough; what the call raised.
         """
         if not self._done.wait(timeout.total_seconds()):
             raise RuntimeError(f"not complete within {timeout.total_seconds():g} s")
@@ -37,7 +37,7 @@ class ThreadedCall:
     def _run(self, call: Callable[[], object]) -> None:
         try:
             call()
-        except RuntimeError as error:
+        except Exception as error:
             self._error = error
         finally:
             self._done.set()

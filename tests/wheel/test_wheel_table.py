@@ -18,7 +18,7 @@ def test_the_page_links_the_newest_table():
 
 def test_a_step_that_failed_is_seen():
     passed = {"passed": True, "seconds": 1.0, "said": "3 passed, 1 skipped in 0.5s"}
-    failed = {"passed": False, "seconds": 1.0, "said": "1 failed, 2 passed in 0.5s (0:01:00)\nleaked 2 types!"}
+    failed = {"passed": False, "seconds": 1.0, "said": "1 failed, 2 passed in 0.5s (0:01:00)\n2 leaks"}
     cell = Cell("3.12.1", "2.8.0", {**dict.fromkeys(STEPS, passed), "tests": failed})
     assert list(cell.failed()) == ["tests"]
     assert "| 3 passed, 1 skipped | **failed** 1 failed, 2 passed |" in table([cell])
