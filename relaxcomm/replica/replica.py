@@ -11,6 +11,7 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from relaxcomm.errors import UsageError
+from relaxcomm.kernels.device_numbers import device_numbers
 from relaxcomm.replica.buffers import in_shape, is_statistic, with_means
 from relaxcomm.replica.client_optimizers import ClientOptimizers
 from relaxcomm.replica.grad_scaler import is_scaled
@@ -212,14 +213,16 @@ class Replica:
             return None
         scaled = [one for one in self.optimizers if is_scaled(self.scaler, one)]
         held = {id(p) for group in param_groups(scaled) for p in group["params"]}
-        left = [id(item.parameter) in held for item in bucket.items]
+        left = tuple(id(item.parameter) in held for item in bucket.items)
         if not any(left):
             return None
         if all(left):
             return self.gradient_scale
-        scales = torch.where(torch.tensor(left, device=bucket.device), self.gradient_scale, 1.0)
-        sizes = torch.tensor([item.tensor.numel() for item in bucket.items], device=bucket.device)
-        return torch.repeat_interleave(scales, sizes)
+        is_left = device_numbers(left, torch.bool, bucket.device)
+        scales = torch.where(is_left, self.gradient_scale, 1.0)
+        numels = tuple(item.tensor.numel() for item in bucket.items)
+        sizes = device_numbers(numels, torch.int64, bucket.device)
+        return torch.repeat_interleave(scales, sizes, output_size=bucket.numel)
 
     def _named(self, names: Collection[str]) -> list[Item]:
         return [Item(name, buffer) for name, buffer in self.model.named_buffers() if name in names]

@@ -106,8 +106,7 @@ class DeviceFlags:
         """
         flag = torch.empty((), dtype=torch.bool, pin_memory=True)
         flag.copy_(good, non_blocking=True)
-        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's
-        copied.record()
+        copied = torch.cuda.current_stream(good.device).record_event()
         self._flags.append(_Flag(step, flag, copied, put_in))
 
     def raise_if_bad(self, step: int | None = None) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -69,9 +69,13 @@ def makes_view(func: torch._ops.OpOverload) -> bool:
     return bool(returned) and all(alias is not None and not alias.is_write for alias in returned)
 
 
-def makes_host_wait(func: torch._ops.OpOverload, tensors: Iterable[Tensor]) -> bool:
+def makes_host_wait(
+    func: torch._ops.OpOverload, tensors: Iterable[Tensor], words: Mapping[str, object]
+) -> bool:
     """Whether the host must know what an operator finds on the GPU before it can go on."""
     name = operator_of(func)
     if name in _INDEXING:  # by a mask: how many entries come out is not known before
         return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in list(tensors)[1:])
-    return name in _READ_ON_THE_HOST or str(func) == "aten.repeat_interleave.Tensor"
+    if str(func) == "aten.repeat_interleave.Tensor":
+        return words.get("output_size") is None
+    return name in _READ_ON_THE_HOST

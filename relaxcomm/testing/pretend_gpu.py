@@ -118,7 +118,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
             return func(*args, **words)
         if not all(there):
             self._check(func, args, tensors, there)
-        if makes_host_wait(func, tensors):
+        if makes_host_wait(func, tensors, words):
             gpu.wait(operator_of(func))
         out = func(*args, **words)
         made = [one for one in tree_leaves(out) if isinstance(one, Tensor)]

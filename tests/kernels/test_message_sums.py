@@ -10,7 +10,7 @@ from relaxcomm.kernels.message_sums import add_entries, stacked, sum_levels, unp
 from relaxcomm.tensors.bit_packing import pack_codes, unpack_codes
 from relaxcomm.tensors.segments import Segments
 from tests.kernels.comparing import both
-from tests.kernels.interpreter import DEVICE
+from tests.kernels.interpreter import DEVICE, HAS_GPU
 
 CODES = (2, 3, 4, 16, 31, 256)
 WORKERS = 3
@@ -48,6 +48,19 @@ def test_rows_of_a_gathered_message_are_read_where_they_are(kernels):
     with implementation("triton"):
         found = sum_levels(gathered[:, :1025], steps, lows, weights, segments, 256)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-4)
+
+
+@pytest.mark.skipif(HAS_GPU, reason="takes 16 GiB of a GPU; on the host they are the holes of a file")
+def test_rows_lie_further_apart_than_an_int32_counts(tmp_path, kernels):
+    distance = 2**31 - 1  # twice this, in an int32, is -2
+    memory = torch.from_file(str(tmp_path / "gathered"), shared=True, size=2 * distance + 4)
+    steps, lows = (stacked([memory[at + row * distance :][:1] for row in range(WORKERS)]) for at in (2, 3))
+    steps.copy_(torch.tensor([[1.0], [2.0], [4.0]]))
+    lows.copy_(torch.tensor([[8.0], [16.0], [32.0]]))
+    codes = torch.ones(WORKERS, 2, dtype=torch.uint8)
+    with implementation("triton"):
+        found = sum_levels(codes, steps, lows, torch.ones(WORKERS), Segments(2, 2), 256)
+    assert found.tolist() == [63.0, 63.0]
 
 
 def test_a_segment_that_is_not_finite_stays_so(kernels):

@@ -7,6 +7,9 @@ import torch
 from torch import nn
 
 import relaxcomm
+from relaxcomm.replica.replica import Replica
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.testing import PretendGpu
 from tests.engine.harness import World, in_process, on_gloo
 from tests.models import CASES
 from tests.ranks import RankError
@@ -124,3 +127,19 @@ def test_a_scaler_of_another_model_does_not_matter():
         return "success"
 
     assert in_process(rank, 2) == ["success"] * 2
+
+
+def test_what_is_left_of_the_scale_is_known_without_a_wait():
+    """A fused optimizer unscales by itself, in its step; the other's gradients are unscaled by now."""
+    with PretendGpu() as gpu:
+        model = nn.Sequential(nn.Linear(3, 2, bias=False), nn.Linear(2, 1, bias=False)).to("cuda")
+        optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model]
+        scaler = torch.amp.GradScaler("cuda", init_scale=8.0)
+        replica = Replica(model, optimizers, scaler, bucket_bytes=1 << 20)
+        model(torch.ones(1, 3, device="cuda")).sum().backward()
+        replica.remember_scale()
+        scaler.unscale_(optimizers[1])
+        gpu.work.clear()
+        left = replica.scale_left(Bucket(0, replica.parameters))
+        assert gpu.work.waits == []
+        assert left.tolist() == [1.0, 1.0, *[8.0] * 6]

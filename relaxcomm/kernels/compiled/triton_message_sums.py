@@ -101,13 +101,13 @@ def _sum(
             )
             total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
             for worker in range(num_workers):
-                # A row's distance in int64: many workers' codes may be more than an int32 counts.
+                # A row's distance in int64: many workers' messages may be more than an int32 counts.
                 codes = codes_ptr + tl.cast(codes_stride, tl.int64) * worker + first
                 packed = tl.load(codes + place, mask=inside, other=0)
                 level = (packed.to(tl.int32) // BASE**digit % BASE).to(tl.float32)
-                step = scale_of(steps_ptr + steps_stride * worker, own, known, ROW)
+                step = scale_of(steps_ptr + tl.cast(steps_stride, tl.int64) * worker, own, known, ROW)
                 if HAS_LOWS:
-                    low = scale_of(lows_ptr + lows_stride * worker, own, known, ROW)
+                    low = scale_of(lows_ptr + tl.cast(lows_stride, tl.int64) * worker, own, known, ROW)
                     level = level * step + low
                 else:
                     level = (level - MIDDLE) * step
