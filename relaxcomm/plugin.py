@@ -87,6 +87,7 @@ from relaxcomm.tensors.messages import (
     DENSE as DENSE,
     MAXIMUM as MAXIMUM,
     MIXED as MIXED,
+    MOST_PLACES as MOST_PLACES,
     QUANTIZED as QUANTIZED,
     SHARED_SUPPORT as SHARED_SUPPORT,
     SIGNS as SIGNS,

@@ -64,7 +64,8 @@ class PricedPlan:
         self.algorithm = algorithm.over(sizes)
         self._plan = Plan(self.algorithm, items)
         whole = sum(item.share_bytes for item in items)
-        capacity = max(scenario.bucket_bytes, whole // _MOST_BUCKETS)
+        most = min(rule.compressor.facts.most_entries for rule in self.algorithm.rules)
+        capacity = max(scenario.bucket_bytes, int(min(whole // _MOST_BUCKETS, most)))
         order = [item.name for item in reversed(items)]  # as backward makes gradients
         self._buckets = self._plan.lay_out(fill_buckets(items, order, self.algorithm, capacity))
         rules, workers = self.algorithm.rules, scenario.workers

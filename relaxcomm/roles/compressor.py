@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ class CompressorFacts:
         follows_clock: how a message is to be read depends on the step in which it was made.
         keeps_finite: a message of finite entries is finite, so that ranks may look at it on its way.
         slots: what it keeps, and what becomes of each slot with another number of ranks, see `Carried`.
+        most_entries: of a bucket; infinity for any number. A `Sparse` message has places for `MOST_PLACES`.
 
     Example:
         >>> from relaxcomm.primitives import cast, chain, error_feedback, top_k
@@ -71,6 +73,7 @@ class CompressorFacts:
     follows_clock: bool
     keeps_finite: bool
     slots: Slots
+    most_entries: float = math.inf
 
 
 class Compressor(Primitive):

@@ -46,8 +46,12 @@ class Bound:
         self.clock = Clock(replica, world, values, self.votes.decided)
         self.uncompressed_bytes = 0
         """What BSP in full precision sends in a step."""
-        if not algorithm.at("backward"):
-            self.lay_out([item.name for item in replica.parameters])
+        registered = [item.name for item in replica.parameters]
+        names = fill_buckets(
+            replica.parameters, registered, algorithm, replica.bucket_bytes
+        )  # or refuses now
+        if not algorithm.at("backward"):  # which says in what order
+            self.lay_out_as(names)
 
     def lay_out(self, order: Sequence[str]) -> None:
         """Build the buckets in an order that all ranks have agreed on, and the state of every rule."""

@@ -6,8 +6,10 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
+from relaxcomm.errors import CompositionError
 from relaxcomm.replica.gradient_in_place import can_stay
 from relaxcomm.tensors.bucket_building import build_buckets
+from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
 
 _LARGE_SHARE = 2  # of a bucket: many messages cost more than copies where a round trip is long
@@ -28,6 +30,8 @@ def fill_buckets(
         order: their names, as they go into buckets.
         algorithm: whose rules cover them.
         bucket_bytes: a bucket's capacity.
+
+    Raises: CompositionError for a bucket of more entries than a rule's compressor takes.
     """
 
     def is_whole(item: Item) -> bool:
@@ -50,6 +54,8 @@ def fill_buckets(
         key=key,
         whole=is_whole,
     )
+    for bucket in buckets:
+        _check_entries(bucket, [algorithm.rules[index] for index in algorithm.covering(bucket.names[0])])
     return [bucket.names for bucket in buckets]
 
 
@@ -57,6 +63,18 @@ def stays_in_place(item: Item, algorithm: Algorithm) -> bool:
     """Whether a gradient is exchanged where autograd has put it."""
     rules = (algorithm.rules[index] for index in algorithm.covering(item.name))
     return can_stay(item) and all(_takes_as_it_is(rule, item.tensor.numel()) for rule in rules)
+
+
+def _check_entries(bucket: Bucket, rules: Iterable[Rule]) -> None:
+    numel = sum(item.share_bytes for item in bucket.items) // bucket.dtype.itemsize  # the same on all ranks
+    for rule in rules:
+        most = rule.compressor.facts.most_entries
+        if numel > most:
+            raise CompositionError(
+                f"{rule.compressor!r} takes at most {most:,} entries at once, and the bucket of "
+                f'{bucket.names[0]} has {numel:,}; have it look at less, with scope="bucket" and a smaller '
+                "bucket_bytes, or use one that looks at blocks, such as chunk_top_k or dct_top_k"
+            )
 
 
 def _sends_entries(rule: Rule) -> bool:

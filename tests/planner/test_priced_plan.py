@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
-from relaxcomm import Algorithm, Link, Rule, attach, simulate
+from relaxcomm import Algorithm, CompositionError, Link, Rule, attach, simulate
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.planner.links import OwnLinks
+from relaxcomm.planner.priced_plan import PricedPlan
 from relaxcomm.planner.replay import Replay, shapes_only
 from relaxcomm.planner.scenario import Scenario, StepTimes
-from relaxcomm.primitives import all_reduce, every, parameters
+from relaxcomm.primitives import (
+    all_gather,
+    all_reduce,
+    error_feedback,
+    every,
+    gradients,
+    parameters,
+    top_k,
+)
 from relaxcomm.tensors.items import Item
 from relaxcomm_algorithms.post_local_sgd import post_local_sgd
 
@@ -94,3 +105,13 @@ def test_a_rule_that_begins_late_is_counted():
     rest = Rule(trigger=every(steps=4), payload=parameters(), exchange=all_reduce(), select="1")
     found = every_steps(Algorithm((early, late, rest)), [(1000,), (2000,)])
     assert found == 4000 / 4 + 8000 / 2 + 8000 / 4
+
+
+@pytest.mark.parametrize("scope", ["model", "bucket"])
+def test_a_plan_refuses_what_attach_would_and_no_buckets_that_count_as_one(scope):
+    """512 billion parameters: no index tells them all, but those of each bucket."""
+    compressor = error_feedback(top_k(density=0.01, scope=scope))
+    algorithm = Algorithm((Rule(payload=gradients(), exchange=all_gather(), compressor=compressor),))
+    model = shapes_only([(1 << 15, 1 << 15)] * 512)
+    with nullcontext() if scope == "bucket" else pytest.raises(CompositionError, match="at most 2,147"):
+        PricedPlan(algorithm, model, Scenario(2, StepTimes(SECONDS), OwnLinks(LINK)))

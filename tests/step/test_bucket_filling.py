@@ -1,12 +1,33 @@
 """Which parameters share a bucket, by what is sent of them and from where."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
+from relaxcomm import Algorithm, CompositionError, Rule
 from relaxcomm.config.grammar import parse_algorithm
+from relaxcomm.primitives import (
+    adaptive_top_k,
+    all_gather,
+    cast,
+    chain,
+    chunk_top_k,
+    deltas,
+    dgc,
+    error_feedback,
+    gaussian_k,
+    gradients,
+    identity,
+    switch,
+    top_k,
+)
+from relaxcomm.primitives.compressors import sparsifier
 from relaxcomm.step.bucket_filling import fill_buckets
 from relaxcomm.tensors.items import Item
+from relaxcomm.tensors.messages import MOST_PLACES
 from relaxcomm.testing import PretendGpu
+from tests.engine.harness import in_process
 
 MIB = 1 << 20
 
@@ -24,3 +45,57 @@ def test_only_entries_of_a_gpus_gradients_are_sent_early(algorithm, first):
     with PretendGpu():
         assert first_of("cuda") == first
     assert first_of("cpu") == first_of("meta") == "abcd"  # the latter is how a plan is made
+
+
+COMPRESSORS = [
+    top_k(density=0.01),
+    error_feedback(gaussian_k(density=0.01)),
+    chain(compressors=(dgc(density=0.01), cast(dtype="float16"))),
+    switch(first=identity(), then=top_k(density=0.01), steps=10),
+    adaptive_top_k(),
+]
+
+
+def rule_of(compressor):
+    return Rule(payload=deltas(), exchange=all_gather(), compressor=compressor)
+
+
+def filled(compressor, *numels, shards=1):
+    """The buckets of tensors that have no memory."""
+    items = [
+        Item(str(index), torch.empty(-(-numel // shards), device="meta"), *sharded)
+        for index, numel in enumerate(numels)
+        for sharded in [() if shards == 1 else (torch.empty(numel, device="meta"), shards)]
+    ]
+    names = [item.name for item in items]
+    return fill_buckets(items, names, Algorithm((rule_of(compressor),)), bucket_bytes=25 * MIB)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=lambda one: type(one).__name__)
+def test_more_entries_than_an_index_tells_are_refused(compressor):
+    assert filled(compressor, MOST_PLACES) == [("0",)]
+    with pytest.raises(CompositionError) as raised:
+        filled(compressor, MOST_PLACES - 5, 6)
+    for part in (repr(compressor), "at most 2,147,483,647", "2,147,483,648", "bucket_bytes", "chunk_top_k"):
+        assert part in str(raised.value)
+
+
+def test_shards_buckets_and_blocks_may_have_as_many():
+    assert filled(error_feedback(top_k(density=0.01)), 2 * MOST_PLACES, shards=2) == [("0",)]
+    each = error_feedback(top_k(density=0.01, scope="bucket"))
+    assert filled(each, MOST_PLACES, MOST_PLACES) == [("0",), ("1",)]
+    assert filled(error_feedback(chunk_top_k(num_kept=1, chunk_size=64)), 1 << 32) == [("0",)]
+
+
+@pytest.mark.parametrize("payload", [gradients(), deltas()], ids=str)
+def test_attach_refuses_them_on_every_rank(payload, monkeypatch):
+    monkeypatch.setattr(sparsifier, "MOST_PLACES", 10)
+
+    def rank(world):
+        model = torch.nn.Linear(5, 2)  # of 12 entries
+        algorithm = Algorithm((replace(rule_of(error_feedback(top_k(density=0.5))), payload=payload),))
+        with pytest.raises(CompositionError, match=r"at most 10 entries at once, .* has 12"):
+            world.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), {"algorithm": algorithm})
+
+    in_process(rank, 3)

@@ -15,7 +15,7 @@ from relaxcomm.primitives.compressors.sparsifier import COUNT_BYTES, INDEX_BYTES
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.tensors.buckets import Bucket
-from relaxcomm.tensors.messages import MIXED, Dense, Message, Several
+from relaxcomm.tensors.messages import MIXED, MOST_PLACES, Dense, Message, Several
 
 _DENSITY, _GAINS, _COUNT = "density", "gains", "count"
 _GAINS_BYTES = 8  # two float32
@@ -70,6 +70,7 @@ class adaptive_top_k(Compressor):
         follows_clock=False,
         keeps_finite=False,
         slots={_DENSITY: "equal", _GAINS: "equal", _COUNT: "equal"},
+        most_entries=MOST_PLACES,
     )
 
     def __post_init__(self) -> None:

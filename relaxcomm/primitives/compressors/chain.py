@@ -79,6 +79,7 @@ class chain(Compressor):
             follows_clock=first.follows_clock or rest.follows_clock,
             keeps_finite=False,
             slots=nested(_FIRST, self._first.facts.slots) | nested(_REST, self._rest.facts.slots),
+            most_entries=min(first.most_entries, rest.most_entries),
         )
 
     def __post_init__(self) -> None:

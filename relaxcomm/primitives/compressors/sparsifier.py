@@ -16,7 +16,7 @@ from relaxcomm.primitives.compressors.fused_feedback import FusedFeedback
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.roles import Coding, CompressorFacts, Context, Parts, State
-from relaxcomm.tensors.messages import SPARSE, Sparse
+from relaxcomm.tensors.messages import MOST_PLACES, SPARSE, Sparse
 from relaxcomm.tensors.precision import wide
 
 COUNT_BYTES = 4
@@ -49,6 +49,7 @@ class Sparsifier(FusedFeedback):
             follows_clock=isinstance(self.density, piecewise),
             keeps_finite=False,
             slots={},
+            most_entries=MOST_PLACES,
         )
 
     @abstractmethod

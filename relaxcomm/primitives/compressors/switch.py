@@ -59,6 +59,7 @@ class switch(Compressor):
             follows_clock=True,
             keeps_finite=first.keeps_finite and then.keeps_finite,
             slots=nested(0, self.first.facts.slots) | nested(1, self.then.facts.slots),
+            most_entries=min(first.most_entries, then.most_entries),
         )
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ from relaxcomm.tensors.messages.message import (
 )
 from relaxcomm.tensors.messages.quantized_message import Quantized, Signs
 from relaxcomm.tensors.messages.sparse_message import (
+    MOST_PLACES,
     BlockSparse,
     Coefficients,
     Sparse,
@@ -36,6 +37,7 @@ __all__ = [
     "DENSE",
     "MAXIMUM",
     "MIXED",
+    "MOST_PLACES",
     "QUANTIZED",
     "SHARED_SUPPORT",
     "SIGNS",

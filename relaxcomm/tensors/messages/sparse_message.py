@@ -15,6 +15,8 @@ from relaxcomm.tensors.host_copies import kept_per_stream
 from relaxcomm.tensors.messages.message import SPARSE, Message
 from relaxcomm.tensors.segments import Blocks, chunk_size
 
+MOST_PLACES = torch.iinfo(torch.int32).max
+"""Entries of a tensor, of which an index still tells each place."""
 _FEW = 400  # entries of a tensor for one of a message, above which a range of the cache holds too few
 
 
@@ -57,7 +59,7 @@ class Sparse(Message):
 
     Args:
         values: `[capacity]`.
-        indices: `[capacity]` int32.
+        indices: `[capacity]` int32, of a tensor of at most `MOST_PLACES` entries.
         count: `[1]` int32.
 
     Example:
@@ -159,7 +161,7 @@ def _numbers(indices: Tensor) -> Tensor:
 @kept_per_stream(256)
 def block_starts(blocks: tuple[Blocks, ...], device: torch.device) -> Tensor:
     """Where the block of each chosen entry begins, `[capacity]`, in int32 if it can hold all places."""
-    dtype = torch.int32 if all(run.stop <= torch.iinfo(torch.int32).max for run in blocks) else torch.int64
+    dtype = torch.int32 if all(run.stop <= MOST_PLACES for run in blocks) else torch.int64
     starts = [
         torch.arange(run.start, run.stop, run.size, dtype=dtype, device=device).repeat_interleave(
             run.num_kept
