@@ -6,9 +6,10 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, ClassVar, Literal, TypeAlias
 
+import torch
 from torch import Tensor
 
 from relaxcomm.roles.carried import Slots
@@ -180,11 +181,21 @@ def _looked_at(encode_decode: Callable[..., object]) -> Callable[..., Coding]:
         if type(self).encode_decode is not coding:
             whole: tuple[Tensor, Tensor | Sparse | None] = yield from running
             return whole
+        facts, parts = self.facts, None
+        looks_at_entries = facts.scope == "entry"  # of which no products are made, and a step may be short
+        resume = running.send if looks_at_entries else partial(_resume, running, tensor.device.type)
         try:
-            message = next(running)
             while True:
-                message = running.send((yield yielded(message, self.facts.kinds, self)))
+                parts = yield yielded(resume(parts), facts.kinds, self)  # type: ignore[arg-type]  # None at first
         except StopIteration as stop:
             return decoded(stop.value, numel, self, keep_sent=keep_sent)
 
     return coding
+
+
+def _resume(running: Coding, device_type: str, parts: Parts) -> Message:
+    """Go on outside of the training loop's autocast, in which products would lose most of their digits."""
+    if not torch.is_autocast_enabled(device_type):
+        return running.send(parts)
+    with torch.autocast(device_type, enabled=False):
+        return running.send(parts)

@@ -47,10 +47,8 @@ class Bound:
         self.uncompressed_bytes = 0
         """What BSP in full precision sends in a step."""
         registered = [item.name for item in replica.parameters]
-        names = fill_buckets(
-            replica.parameters, registered, algorithm, replica.bucket_bytes
-        )  # or refuses now
-        if not algorithm.at("backward"):  # which says in what order
+        names = fill_buckets(replica.parameters, registered, algorithm, replica.bucket_bytes)
+        if not algorithm.at("backward"):  # which says in what order; what fits in no bucket is refused now
             self.lay_out_as(names)
 
     def lay_out(self, order: Sequence[str]) -> None:
