@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -9,7 +10,9 @@ from relaxcomm.kernels.segment_scales import segment_scales
 from relaxcomm.kernels.segment_statistics import ScaleRule
 from relaxcomm.tensors.segments import Segments
 from tests.kernels.comparing import DTYPES, KINDS, SIZES, both, entries, same_bits
+from tests.kernels.interpreter import DEVICE
 
+SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 RULES = (
     ScaleRule("range", 16, symmetric=False),
     ScaleRule("range", 15),
@@ -58,3 +61,18 @@ def test_both_make_the_same_of_tensors(dtype, rule, kernels):
 def test_both_make_the_same_of_all_kinds_of_entries(kind, rule, kernels):
     for segments in (Segments(1025, 100), Segments(1025, None, (25, 1000))):
         check_same(*both(made, entries(1025, kind=kind), segments, rule), rule)
+
+
+def test_the_lowest_level_lies_below_the_least_subnormal_entry(kernels, monkeypatch):
+    """A GPU's floor takes subnormal numbers for 0, and the interpreter's is made to."""
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    def floor(builder, number):
+        return builder.unary_op(number, lambda x: np.floor(np.where(np.abs(x) < SMALLEST_NORMAL, 0 * x, x)))
+
+    monkeypatch.setattr(InterpreterBuilder, "create_floor", floor)
+    x = torch.tensor([1.0, -1e-44, -1e-44, 1.0, -1e-44, 1.0], device=DEVICE)
+    for segments in (Segments(6, 2), Segments(6, None, (2, 4))):
+        found, expected = both(made, x, segments, ScaleRule("range", 256, symmetric=False))
+        assert torch.equal(expected[2], -expected[0])  # one step below 0
+        check_same(found, expected, ScaleRule("range", 256, symmetric=False))

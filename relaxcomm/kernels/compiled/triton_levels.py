@@ -23,7 +23,10 @@ def levels_between(low, high, IS_SYMMETRIC: tl.constexpr, IS_MOVED: tl.constexpr
     is_moved = IS_MOVED & (low < 0) & (high >= 0)
     step = tl.div_rn(high - low, LAST - is_moved.to(tl.float32))
     inverse = inverse_steps(step)
-    return step, inverse, tl.where(is_moved, tl.floor(low * inverse) * step, low)
+    levels = low * inverse
+    # At most -1 where it is below 0: a GPU's floor takes a subnormal number for 0.
+    levels = tl.where(levels < 0, tl.minimum(tl.floor(levels), -1.0), levels)
+    return step, inverse, tl.where(is_moved, levels * step, low)
 
 
 @triton.jit
