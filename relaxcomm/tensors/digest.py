@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 _INTEGERS = {1: torch.uint8, 2: torch.int16}  # the rest as several int32, whose weighted sums lose no bits
-_EXACT = 2**52  # a float64 holds every whole number up to twice this
-_MIX = 6364136223846793005
+_LEFT = 12  # bits of a sum, so that a float64 holds the others; the highest tell the most
+_MIX = -7046029254386353131, -4658895280553007687  # odd, as SplitMix64 has them
 _ROW = 2**14  # entries whose products stay in a CPU's cache, and are none that threads share
 _MOST_ROWS = 256  # at a time on a GPU, for which a row is little
 
@@ -33,21 +33,32 @@ def digest(tensors: Iterable[Tensor]) -> str:
 def checksum(tensor: Tensor) -> Tensor:
     """A whole number of a tensor's bits and their order, the same on every device, `[]` int64.
 
-    It lies where the tensor does. Entry j of row k has the weight `(2 j + 1) _MIX^k`, modulo 2^64.
+    It lies where the tensor does, and a float64 holds it. Entry j of row k has the weight `r(j) r(_ROW + k)`,
+    modulo 2^64, where r is odd and looks random. Sums of regular weights, such as 2 j + 1, are multiples of
+    large powers of two, and so are the differences between the bits of x and 2 x.
 
     Example:
         >>> checksum(torch.tensor([1.0, 2.0])), checksum(torch.tensor([2.0, 1.0]))
-        (tensor(4286578688), tensor(4269801472))
+        (tensor(2064922434791424), tensor(-425188607428608))
     """
     bits = tensor.detach().contiguous().view(-1).view(_INTEGERS.get(tensor.element_size(), torch.int32))
-    weights = torch.arange(1, 2 * min(_ROW, len(bits)) + 1, 2, device=bits.device)
-    factor: Tensor | int = _MIX
-    if bits.device.type != "cpu" and len(bits) > _ROW:
-        powers = torch.full((min(_MOST_ROWS, len(bits) // _ROW + 1) + 1, 1), _MIX, device=bits.device)
-        powers[0] = 1
-        powers = powers.cumprod(0)
-        weights, factor = (powers[:-1] * weights).view(-1), powers[-1, 0]
-    total = torch.zeros((), dtype=torch.int64, device=bits.device)
-    for part in reversed(torch.split(bits, len(weights))):  # of which the last alone may be shorter
-        total = total * factor + (part * weights[: len(part)]).sum()
-    return total % _EXACT
+    rows, on_cpu = max(1, -(-len(bits) // _ROW)), bits.device.type == "cpu"
+    numbers = _KEPT if on_cpu and rows <= _ROW else _odd_numbers(_ROW + rows, bits.device)
+    weights, factors = numbers[:_ROW], numbers[_ROW : _ROW + rows]
+    if on_cpu:
+        sums = torch.stack([(part * weights[: len(part)]).sum() for part in bits.split(_ROW)]) * factors
+    else:
+        parts = zip(bits.split(_MOST_ROWS * _ROW), factors.split(_MOST_ROWS), strict=True)
+        sums = torch.stack(
+            [(part * (some[:, None] * weights).view(-1)[: len(part)]).sum() for part, some in parts]
+        )
+    return sums.sum() >> _LEFT
+
+
+def _odd_numbers(count: int, device: torch.device) -> Tensor:
+    """That look random and are the same everywhere, `[count]` int64."""
+    numbers = torch.arange(1, count + 1, device=device) * _MIX[0]
+    return ((numbers ^ (numbers >> 29)) * _MIX[1]) | 1
+
+
+_KEPT = _odd_numbers(2 * _ROW, torch.device("cpu"))

@@ -45,6 +45,24 @@ def test_it_is_an_error_on_every_rank_that_names_the_tensor(name):
         assert "0.weight" not in text
 
 
+def doubled(world):
+    """All of a large weight is twice as large on rank 1, which a power of two changes alike everywhere."""
+    layer = torch.nn.Linear(256, 256, bias=False)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.0)
+    with world.attach(layer, optimizer, {"algorithm": "bsp", "drift_guard": {"every_steps": 1}}) as engine:
+        if world.rank == 1:
+            with torch.no_grad():
+                layer.weight *= 2
+        layer(torch.ones(1, 256)).sum().backward()
+        with pytest.raises(relaxcomm.DriftError, match="weight"):
+            optimizer.step()
+        engine.close(average=False)
+
+
+def test_it_sees_a_weight_that_was_doubled():
+    in_process(doubled, 3)
+
+
 @pytest.mark.parametrize("name", ["bsp", "topk_sgd", {"name": "local_sgd", "steps": 3}, "selsync"])
 def test_equal_replicas_are_left_alone(name):
     assert [noticed for noticed, _ in in_process(perturbed, 3, name, "error", 99)] == [None] * 3
