@@ -147,7 +147,7 @@ class Meetings:
 def _packed(header: Header) -> bytes:
     """No longer than a row, else Gloo aborts whoever has a shorter one: the event, which is last, is cut."""
     event, *numbers = astuple(header)
-    return f"{json.dumps(numbers)}{event}".encode()[:_HEADER_BYTES]
+    return f"{json.dumps(numbers)}{event}".encode(errors="replace")[:_HEADER_BYTES]
 
 
 def _unpacked(rows: Tensor) -> list[Header]:

@@ -81,7 +81,7 @@ class Alone:
         return row.unsqueeze(0), None
 
 
-@pytest.mark.parametrize("event", ["e" * 700, "\u2028é]\n" * 300])
+@pytest.mark.parametrize("event", ["e" * 700, "\u2028é]\n" * 300, "a path, \udce9"])
 def test_headers_are_of_one_length_however_long_the_event(event):
     groups = Alone()
     meetings = Meetings(groups, Trail(), lambda work, state, at: None)
