@@ -76,17 +76,21 @@ def models(bound: Bound, purpose: str, asked: Mapping[TaskKey, Transfer]) -> lis
         purpose: of the messages.
         asked: of this rank's requests, which were answered, those that are not applied yet.
     """
-    found = []
+    if not hold_model(bound):
+        return []
+    found, is_loaded = [], bool(bound.replica.loaded.changed())
+    any_loaded = bound.agreements.any(is_loaded, purpose, bound.common_step)
     for (index, unit), service in bound.state.services.items():
         part = service.part()
         if part is not None:
             bucket = bound.plan.bucket(unit)
             whole = _whole(bound, bucket, part, purpose)
-            if bound.replica.loaded.changed():  # they count as they are, whatever others have pushed
-                left = whole - bucket.copy()
+            if is_loaded:  # they count as they are, whatever others have pushed
+                mean = _mean(bound, bucket, bucket.copy(), purpose)
             else:
                 left = _unpushed(bound, index, bucket, asked.get((index, unit)))
-            found.append((bucket, _less(bound, bucket, whole, left, purpose)))
+                mean = _less(bound, bucket, whole, left, purpose, any_loaded=any_loaded)
+            found.append((bucket, mean.to(bucket.dtype)))
     return found
 
 
@@ -109,9 +113,16 @@ def _unpushed(bound: Bound, index: int, bucket: Bucket, asked: Transfer | None) 
     return read(rule.payload, bound.context(index), bucket, slots["payload"], bucket.temporary())
 
 
-def _less(bound: Bound, bucket: Bucket, whole: Tensor, left: Tensor, purpose: str) -> Tensor:
-    """The server's model with the mean of what all ranks would push now."""
+def _less(
+    bound: Bound, bucket: Bucket, whole: Tensor, left: Tensor, purpose: str, *, any_loaded: bool
+) -> Tensor:
+    """The server's model with the mean of what all ranks would push now, or of what they have loaded."""
+    if any_loaded:  # not by differences, which whole, if it is far from what was loaded, would round
+        return _mean(bound, bucket, whole.sub_(left), purpose)
     if bound.agreements.any(bool(torch.count_nonzero(left)), purpose, bound.common_step):
-        label = Label(bound.common_step, purpose, bucket.index)
-        whole = whole.sub_(bound.world.run(AllReduce(left.to(whole.dtype), "mean"), label))
-    return whole.to(bucket.dtype)
+        whole.sub_(_mean(bound, bucket, left.to(whole.dtype), purpose))
+    return whole
+
+
+def _mean(bound: Bound, bucket: Bucket, mine: Tensor, purpose: str) -> Tensor:
+    return bound.world.run(AllReduce(mine, "mean"), Label(bound.common_step, purpose, bucket.index))

@@ -350,6 +350,49 @@ def test_where_servers_hold_the_model_all_end_with_what_all_have_loaded(name, en
         torch.testing.assert_close(found, torch.full_like(found, 0.7).to(dtype).float())
 
 
+@pytest.mark.parametrize(
+    "ends", [lambda engine: None, lambda engine: engine.switch("bsp")], ids=["end", "switch"]
+)
+@pytest.mark.parametrize("lost", [1e12, torch.inf, torch.nan])
+@pytest.mark.parametrize("name", ["ssp", "heloco", "decoupled_diloco"])
+def test_what_is_loaded_after_training_was_lost_is_what_all_end_with(name, lost, ends):
+    """Servers hold numbers next to which it would be rounded away, or such as have no mean."""
+    given = other(GIVEN[0])
+
+    def rank(group):
+        model, optimizer = make()
+        algorithm = name if name == "ssp" else {"name": name, "steps": 2}
+        settings = {"algorithm": algorithm, "bucket_bytes": 70}
+        with relaxcomm.attach(model, optimizer, settings, process_group=group) as engine:
+            train(model, optimizer, 3)
+            engine.together(lambda: engine.world.gather(None, "the end of training"))
+            for service in engine._session.bound.state.services.values():
+                service.part().fill_(lost)
+            model.load_state_dict(given)
+            ends(engine)
+        torch.testing.assert_close(kept(model), given)
+
+    relaxcomm.simulate(rank, 3)
+
+
+def test_a_rank_that_has_loaded_counts_as_much_as_one_that_counts_with_what_servers_hold():
+    def rank(group):
+        model, optimizer = make()
+        settings = {"algorithm": {"name": "ssp", "staleness": 0}, "bucket_bytes": 70}
+        with relaxcomm.attach(model, optimizer, settings, process_group=group) as engine:
+            train(model, optimizer, 3)
+            with engine.averaged():
+                served = kept(model)["0.weight"]
+            if group.rank() == 1:
+                model.load_state_dict({name: value + 3 for name, value in kept(model).items()})
+            loaded = kept(model)["0.weight"]
+        return served, loaded, kept(model)["0.weight"]
+
+    found = relaxcomm.simulate(rank, 3)
+    for _, _, end in found:
+        torch.testing.assert_close(end, (found[0][0] + found[1][1] + found[2][0]) / 3)
+
+
 @pytest.mark.parametrize("algorithm", ["heloco", "decoupled_diloco"])
 def test_before_anything_was_pushed_a_load_is_what_all_end_with(algorithm):
     def rank(group):
