@@ -89,7 +89,8 @@ class Closable(Readable):
             raise UsageError("finish() was called before; it ends the run")
         self._finished = True
         try:
-            end_of_run.finish(self._session, average=average)
+            with self._session.replica.loaded.ending():
+                end_of_run.finish(self._session, average=average)
         except BaseException as error:
             self._fail(error)
             raise

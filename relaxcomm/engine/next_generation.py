@@ -223,7 +223,8 @@ def _check_trained(old: Bound, standings: Standings) -> None:
         raise CommunicationError(
             f"ranks were lost while load_state_dict() had changed {evaluated} since the last step, which "
             f"{old.algorithm.name}, to go on without them, would take for what was trained; start the run "
-            "again from a checkpoint, and put back what is evaluated before all ranks do anything together"
+            "again from a checkpoint, put back what is evaluated before all ranks do anything together, and "
+            "load on all ranks what they are to end with"
         )
 
 

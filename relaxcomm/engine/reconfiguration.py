@@ -163,6 +163,7 @@ class Reconfiguration:
             algorithm=repr(bound.algorithm),
             target=run.metering.target,
             evaluated=() if in_step else bound.replica.loaded.others(),
+            are_final=bound.replica.loaded.are_final,
         )
 
     def _join_again(self, error: GivenUpError, before: Bound, world: World, *, in_step: bool) -> None:

@@ -91,14 +91,15 @@ class Session:
             residuals: whether compressors' are carried over.
             from_start: go on as if it had run all the time, where that can be.
         """
-        while True:
-            try:
-                self._switch(algorithm, residuals, from_start=from_start)
-                return
-            except RankLostError as error:
-                self.schedule.stay()
-                if self.joins_again(error):  # others, who have switched
+        with self.replica.loaded.ending():
+            while True:
+                try:
+                    self._switch(algorithm, residuals, from_start=from_start)
                     return
+                except RankLostError as error:
+                    self.schedule.stay()
+                    if self.joins_again(error):  # others, who have switched
+                        return
 
     def _switch(self, algorithm: object, residuals: switching.Residuals, *, from_start: bool) -> None:
         before = self.step

@@ -31,6 +31,7 @@ class Standing:
         algorithm: that it runs.
         target: where others find its metrics, or None.
         evaluated: names of the parameters that it holds in the place of those that are trained.
+        are_final: whether these are what the run or its algorithm ends with, and stay.
     """
 
     next_step: int = -1
@@ -44,6 +45,7 @@ class Standing:
     algorithm: str = ""
     target: Target | None = None
     evaluated: Sequence[str] = ()
+    are_final: bool = False
 
     @property
     def stays(self) -> bool:
@@ -118,7 +120,10 @@ class Standings:
 
     @property
     def evaluated(self) -> str:
-        """Which ranks hold other parameters than those that are trained, and one's name; empty if none do."""
+        """Which ranks hold other parameters than those that are trained, and one's name; empty if none do, or
+        all end with them."""
+        if all(one.are_final for one in self.by_rank):
+            return ""
         ranks = [rank for rank, one in enumerate(self.by_rank) if one.evaluated]
         return f"{self.by_rank[ranks[0]].evaluated[0]} on ranks {ranks}" if ranks else ""
 

@@ -45,7 +45,7 @@ class LoadedWeights:
         self._unclear: list[bool] = []  # those that it may have put back
         self._versions: list[int] | None = None  # after that step
         self._usual = [0] * len(self._tensors)  # how often the loop itself writes in place between two steps
-        self._ignores = self._is_restored = False
+        self._ignores = self._is_restored = self._are_final = False
 
     def follow(self, algorithm: Algorithm, *, is_elastic: bool = False) -> None:
         """An algorithm begins, and goes on from what was loaded.
@@ -126,6 +126,11 @@ class LoadedWeights:
         changed, unclear = self._loaded()
         return changed + unclear
 
+    @property
+    def are_final(self) -> bool:
+        """Whether nobody puts back what loads have changed, see `ending`."""
+        return self._are_final and bool(self.changed())
+
     def forget(self, *, is_restored: bool = False) -> None:
         """What was loaded belongs to what the engine goes on from.
 
@@ -147,13 +152,26 @@ class LoadedWeights:
             self._versions = list(map(sub, self._versions_now(), written))
 
     @contextmanager
+    def ending(self) -> Iterator[None]:
+        """What was loaded is what an algorithm ends with, which ends inside."""
+        self._are_final = True
+        try:
+            yield
+        finally:
+            self._are_final = False
+
+    @contextmanager
     def outlasting(self) -> Iterator[None]:
-        """Know the same of loads after a change of ranks, which may itself move what is trained."""
-        others = self.others()
+        """Know the same of loads after a change of ranks, which may itself move what is trained, but nothing
+        that an algorithm ends with."""
+        others, final = self.others(), self._tensors if self.are_final else []
+        kept = [(tensor, tensor.detach().clone()) for tensor in final]
         try:
             with self.ignored():
                 yield
         finally:
+            for tensor, value in kept:
+                tensor.detach().copy_(value)
             if not others:
                 self.forget(is_restored=self._is_restored)
 

@@ -153,17 +153,19 @@ def test_what_rules_keep_equal_is_compared_and_sent(rule):
     assert any(value.any() for value in kept[0])
 
 
-def evaluating(world: World, algorithm):
-    """A run whose ranks may change, while rank 1 holds other weights than it trains."""
+def evaluating(world: World, algorithm, who=(1,)):
+    """A run whose ranks may change, while some hold other weights than they train, and end with them."""
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
         bound, loaded = engine._session.bound, engine._session.replica.loaded
         loaded.follow(bound.algorithm, is_elastic=True)
         trained = {name: value.clone() for name, value in model.state_dict().items()}
-        if world.rank == 1:
+        if world.rank in who:
             model.load_state_dict({name: value + 1 for name, value in trained.items()})
-        standing = Standing(next_step=1, shared=survival.shared_digest(bound), evaluated=loaded.others())
+        shared, evaluated = survival.shared_digest(bound), loaded.others()
+        with loaded.ending():
+            standing = Standing(1, shared=shared, evaluated=evaluated, are_final=loaded.are_final)
         standings = Standings.gather(bound.world, standing)
         model.load_state_dict(trained)
         next_generation._check_trained(bound, standings)
@@ -174,3 +176,9 @@ def test_weights_that_are_evaluated_are_sent_to_nobody():
     with pytest.raises(CommunicationError, match=r"changed bias on ranks \[1\] .* bsp, to go on"):
         in_process(evaluating, 3, "bsp")
     assert in_process(evaluating, 3, "local_sgd") == [True] * 3
+
+
+def test_weights_that_all_ranks_end_with_stay():
+    with pytest.raises(CommunicationError, match=r"changed bias on ranks \[1, 2\] .* are to end with"):
+        in_process(evaluating, 3, "ssp", (1, 2))
+    assert in_process(evaluating, 3, "ssp", (0, 1, 2)) == [True] * 3

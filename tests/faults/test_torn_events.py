@@ -44,7 +44,7 @@ with relaxcomm.attach(model, optimizer, config) as engine:
         optimizer.zero_grad()
         if step == 5:
             own = total()
-            is_torn = WHEN not in ("inside", "loaded")
+            is_torn = WHEN in ("together", "averaged")
             if WHEN == "together":
                 told = engine.together(together)
             elif WHEN == "loaded":
@@ -54,7 +54,7 @@ with relaxcomm.attach(model, optimizer, config) as engine:
                     end(0.5)
                 told = engine.together(together)
                 model.load_state_dict(trained)
-            else:
+            elif WHEN in ("averaged", "inside"):
                 with engine.averaged():
                     mean = total()
                     is_torn = False
@@ -65,6 +65,15 @@ with relaxcomm.attach(model, optimizer, config) as engine:
                 if WHEN == "averaged":
                     assert after == own, "this rank's own comes back"
             is_torn = False
+    if WHEN in ("close", "switch"):
+        told = {name: torch.full_like(value, 0.25) for name, value in model.state_dict().items()}
+        model.load_state_dict(told)
+        if rank == LOST:
+            end(0.5)
+        if WHEN == "switch":
+            engine.switch("bsp")
+if WHEN in ("close", "switch"):
+    told = all(torch.allclose(told[name], value) for name, value in model.state_dict().items())
 print(json.dumps({"told": told, "calls": calls, "steps": engine.statistics["steps"], "sum": total(),
                   "shown": [mean, after] if WHEN in ("averaged", "inside") else None}))
 """
@@ -137,3 +146,8 @@ def test_weights_that_are_evaluated_are_not_taken_for_what_all_begin_anew_from(a
         assert one.returncode == 1
         assert "CommunicationError: ranks were lost while load_state_dict() had changed 4.bias" in one.stderr
         assert f"on ranks [0, 1, 2] since the last step, which {algorithm}, to go on" in one.stderr
+
+
+@pytest.mark.parametrize("when", ["close", "switch"])
+def test_what_all_have_loaded_at_the_end_is_what_those_that_are_left_end_with(when):
+    assert [one["told"] for one in run("ssp", when)] == [True] * 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 
 import networkx as nx
 import pytest
@@ -712,6 +713,19 @@ def test_late_gradients_of_other_weights_move_none_that_are_loaded(before, saves
     found = relaxcomm.simulate(lambda group: program(group, before, saves), 3)
     for ours, theirs in zip(found, anew, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_change_of_ranks_leaves_what_a_run_ends_with(ends):
+    model, optimizer = make()
+    with relaxcomm.attach(model, optimizer, {"algorithm": {"name": "ssp"}}) as engine:
+        train(model, optimizer)
+        loaded, given = engine._session.replica.loaded, other(model)
+        model.load_state_dict(given)
+        with loaded.ending() if ends else nullcontext(), loaded.outlasting():
+            assert loaded.are_final is ends
+            model[0].weight.data.zero_()
+        assert torch.equal(model[0].weight, given["0.weight"]) is ends
 
 
 @pytest.mark.parametrize("evaluated", [False, True])
