@@ -46,13 +46,12 @@ def checksum(tensor: Tensor) -> Tensor:
     numbers = _KEPT if on_cpu and rows <= _ROW else _odd_numbers(_ROW + rows, bits.device)
     weights, factors = numbers[:_ROW], numbers[_ROW : _ROW + rows]
     if on_cpu:
-        sums = (
-            torch.stack([(part * weights[: len(part)]).sum() for part in torch.split(bits, _ROW)]) * factors
-        )
+        parts = torch.split(bits, _ROW)
+        sums = torch.stack([(part * weights[: len(part)]).sum() for part in parts]) * factors
     else:
-        parts = zip(torch.split(bits, _MOST_ROWS * _ROW), torch.split(factors, _MOST_ROWS), strict=True)
+        pairs = zip(torch.split(bits, _MOST_ROWS * _ROW), torch.split(factors, _MOST_ROWS), strict=True)
         sums = torch.stack(
-            [(part * (some[:, None] * weights).view(-1)[: len(part)]).sum() for part, some in parts]
+            [(part * (some[:, None] * weights).view(-1)[: len(part)]).sum() for part, some in pairs]
         )
     return sums.sum() >> _LEFT
 
