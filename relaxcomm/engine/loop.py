@@ -173,11 +173,12 @@ class Loop:
         loop_checks.check_turn(self.step, optimizer, self.turns.stepped, closure)
         if self.step.bound.replica.scaler is not None and not self._called:
             self._hooks.watch_parts()
-        if not self._opened:
+        begins, self._opened = not self._opened, True
+        if begins:
             loop_checks.check_now_and_then(self.step)
-            self._opened = True
-            if not self.given_up.include_this:
-                loop_checks.check_exchanged(self.step, unsynchronised=self._unsynchronised)
+        if not self.given_up.include_this:
+            loop_checks.check_exchanged(self.step, unsynchronised=self._unsynchronised)
+            if begins:
                 self.step.before_step()
         self._replaced = lay_out_as_parameters(optimizer)
 
@@ -223,12 +224,11 @@ class Loop:
         scaler_sharing.take_turn(self.step.bound.replica.scaler, self)
         if not (self._opened or self.given_up.include_this):
             self.step.apply_due()
-        self._opened = False
         self._end(self.step.after_step)
 
     def _end(self, finish: Callable[[], None]) -> None:
         """Close the step by `finish`, and tell who may switch."""
-        self._called = self._unsynchronised = False
+        self._opened = self._called = self._unsynchronised = False
         self.turns.begin_anew()
         self._attempt(finish)
         self.given_up.close(self.step)

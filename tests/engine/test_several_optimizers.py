@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -214,6 +216,48 @@ def test_one_that_steps_twice_before_the_other_is_an_error():
         CASES["toy"].local_loss(model, 3, 0).backward()
         with pytest.raises(UsageError, match=r"SGD steps again in step 2, before SGD has.*equally often"):
             fast.step()
+
+
+def a_backward_each(losses, no_sync, with_last=True):
+    """The second optimizer's gradients are made after the first has stepped, at first under no_sync()."""
+    model = CASES["toy"].model()
+    parts = list(model.children())
+    first, second = (torch.optim.SGD(part.parameters(), **MOMENTUM) for part in (parts[0], parts[2]))
+    yield model, [first, second]
+    for step in range(3):
+        losses(model, 3 * step).backward()
+        first.step()
+        model.zero_grad()
+        with no_sync():
+            losses(model, 3 * step + 1).backward()
+        if with_last:
+            losses(model, 3 * step + 2).backward()
+        second.step()
+        model.zero_grad()
+    yield values(model)
+
+
+def in_turns(world: World, with_last):
+    engines = []
+    local_loss = partial(CASES["toy"].local_loss, rank=world.rank)
+    loop = a_backward_each(local_loss, lambda: engines[0].no_sync(), with_last)
+    engines.append(world.attach(*next(loop), {"algorithm": "bsp", "bucket_bytes": 500}))
+    with engines[0]:
+        return next(loop)
+
+
+def test_gradients_made_after_the_first_has_stepped_are_exchanged_too():
+    def mean_loss(model, step):
+        return sum(CASES["toy"].local_loss(model, step, rank) for rank in range(3)) / 3
+
+    *_, expected = a_backward_each(mean_loss, nullcontext)
+    for found in in_process(in_turns, 3, True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_gradients_that_the_second_has_made_under_no_sync_alone_are_refused():
+    with pytest.raises(UsageError, match=r"optimizer.step\(\) after backward under no_sync\(\) only"):
+        in_process(in_turns, 3, False)
 
 
 def test_what_does_not_fit_together_is_refused():
