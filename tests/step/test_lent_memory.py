@@ -15,6 +15,7 @@ from relaxcomm.plugin import Compressor, Dense, Outer, Payload, frozen
 from relaxcomm.primitives import (
     all_reduce,
     average,
+    chain,
     choco_gossip,
     deltas,
     error_feedback,
@@ -22,6 +23,7 @@ from relaxcomm.primitives import (
     identity,
     momentum_correction,
     parameters,
+    random_k,
     scatter_gather,
     sgd,
 )
@@ -113,10 +115,10 @@ class coding_ahead(Compressor):
         return numel * element_bytes
 
     def encode_decode(self, cx, tensor, state, *, keep_sent):
-        values = 0.5 * tensor + 0.25 * state["last"]
-        state["last"] = self.kept(tensor)
+        values = 0.5 * tensor + 0.25 * state["last"] if state["last"].any() else tensor
+        state["last"], sent = self.kept(tensor), values.clone()
         parts = yield Dense(values)
-        return sum(weight * message.tensor for weight, message in parts), values
+        return sum(weight * message.tensor for weight, message in parts), sent
 
 
 def copying(cls):
@@ -158,6 +160,11 @@ CASES = {
     ),
     "momentum correction": lambda m: Rule(
         payload=gradients(), compressor=momentum_correction(m(coding_ahead)()), exchange=all_reduce()
+    ),
+    "chain": lambda m: Rule(
+        payload=gradients(),
+        compressor=error_feedback(chain((random_k(density=0.5), m(coding_ahead)()))),
+        exchange=all_reduce(),
     ),
     "public copies": lambda m: Rule(
         payload=parameters(), compressor=m(coding_ahead)(), exchange=choco_gossip(gamma=0.5)

@@ -33,6 +33,7 @@ from relaxcomm.tensors.messages import (
     SparseOf,
 )
 from relaxcomm.tensors.shards import NestedState, shard_bucket
+from relaxcomm.tensors.unshared import UnsharedState
 
 _FIRST, _REST = 0, 1
 
@@ -150,7 +151,8 @@ class _Reading:
         return self._first.facts.linear
 
     def encode_decode(self, values: Tensor, keep_sent: bool) -> Coding:
-        return self._rest.encode_decode(self._inner(values), values, self._rest_state, keep_sent=keep_sent)
+        state = UnsharedState(self._rest_state, values)
+        return self._rest.encode_decode(self._inner(values), values, state, keep_sent=keep_sent)
 
     def _inner(self, values: Tensor) -> Context:
         """Chosen entries are values of no tensor in particular."""

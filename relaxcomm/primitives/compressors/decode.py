@@ -39,7 +39,8 @@ def read(compressor: Compressor, cx: Context, like: Tensor, state: State, messag
     """What a message of a compressor without residual decodes to, a tensor like `like`."""
     if isinstance(message, Quantized):  # it says so itself, without a message being made to ask it
         return sum_quantized(((1.0, message),), like)
-    coding = compressor.encode_decode(cx.at(out=None), torch.zeros_like(like), state, keep_sent=False)
+    spare = {slot: tensor.clone() for slot, tensor in state.items()}  # zeros are coded for the decoder alone
+    coding = compressor.encode_decode(cx.at(out=None), torch.zeros_like(like), spare, keep_sent=False)
     next(coding)
     return finish(coding, ((1.0, message),))[0]
 

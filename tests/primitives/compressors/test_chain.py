@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,10 +16,13 @@ from relaxcomm import primitives
 from relaxcomm.checks.round_trip import context
 from relaxcomm.config.grammar import parse_primitive
 from relaxcomm.kernels.dispatch import implementation
+from relaxcomm.plugin import frozen
 from relaxcomm.primitives import (
+    adaptive_top_k,
     cast,
     chain,
     chunk_top_k,
+    clip_norm,
     dgc,
     error_feedback,
     gaussian_k,
@@ -134,6 +138,50 @@ def test_what_is_not_finite_is_not_hidden_among_values_that_are_not_used(coded, 
             _, result, sent = encode_decode(coder, tensor, None, step)
         assert not result.isfinite().all()
         torch.testing.assert_close(result, sent, equal_nan=True)
+
+
+@frozen
+class counting(identity):
+    """Counts in place what it codes, and keeps the last."""
+
+    facts = replace(identity.facts, linear=False, slots={"coded": "equal", "last": "share"})
+
+    def init(self, bucket):
+        return {"coded": torch.zeros(()), "last": bucket.zeros()}
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        state["coded"].add_(1)
+        state["last"] = tensor.clone()
+        return identity.encode_decode(self, cx, tensor, state, keep_sent=keep_sent)
+
+
+@pytest.mark.parametrize(
+    ("compressors", "index"),
+    [
+        ((top_k(density=0.1), counting()), 1),
+        ((clip_norm(max_norm=0.1, scope="bucket"), counting()), 1),
+        ((counting(), HALF), 0),
+        ((top_k(density=0.3), random_k(density=0.5), counting()), "1.1"),
+    ],
+    ids=repr,
+)
+def test_what_only_decodes_leaves_no_trace_in_slots(compressors, index):
+    coder, draw = chain(compressors=compressors), torch.Generator().manual_seed(0)
+    state = dict(coder.init(bucket_of(torch.zeros(60))))
+    for step in range(1, 4):
+        encode_decode(coder, torch.randn(60, generator=draw), state, step)
+        assert state[f"{index}.coded"] == step
+        assert state[f"{index}.last"].count_nonzero() == state[f"{index}.last"].numel() > 0
+
+
+def test_an_adaptive_one_counts_its_own_messages():
+    coder = chain(compressors=(top_k(density=0.5), adaptive_top_k(gain=0.5, most=0.4, window=3)))
+    state = dict(coder.init(bucket_of(torch.zeros(60))))
+    counts = []
+    for step in range(4):
+        encode_decode(coder, torch.randn(60, generator=torch.Generator().manual_seed(step)), state, step)
+        counts.append(int(state["1.count"]))
+    assert counts == [1, 2, 0, 1]
 
 
 def test_facts_follow_from_the_parts():
