@@ -64,7 +64,8 @@ class LateGradients:
         """
         self._flying.remove(late)
         numel, result = self._bucket.numel, self._with_flags(late)
-        value = late.apply(late.finalize(result[:numel]))
+        into = self._bucket.temporary()  # what an outer optimizer returns may be its slot
+        value = late.apply(late.finalize(result[:numel]), into=into)
         if result.numel() > numel and (self._buffer.unused or not late.uses_all):
             used = result[numel:].tolist()
             self._buffer.expose_used(used)

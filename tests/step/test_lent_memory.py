@@ -66,6 +66,18 @@ class returning(Outer):
 
 
 @frozen
+class with_momentum(looking_ahead):
+    """Keeps what it returns, which a GradScaler's scale is multiplied into."""
+
+    facts = looking_ahead.facts
+
+    def apply(self, cx, bucket, state, result, base):
+        moved = 0.5 * state["last"] + result
+        state["last"] = self.kept(moved)
+        return moved
+
+
+@frozen
 class reading_ahead(Payload):
     facts = replace(gradients.facts, is_move=True, slots={"last": "share", "mean": "equal"})
     kept = staticmethod(as_given)
@@ -126,7 +138,7 @@ def copying(cls):
     return frozen(type(cls.__name__, (cls,), {"kept": staticmethod(torch.clone), "facts": cls.facts}))
 
 
-def trained(rule, *, freezes: bool = False) -> Tensor:
+def trained(rule, *, freezes: bool = False, scales: bool = False) -> Tensor:
     """The parameters of each of three ranks after each of some steps, in two buckets."""
 
     def rank(group):
@@ -135,11 +147,13 @@ def trained(rule, *, freezes: bool = False) -> Tensor:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         algorithm = {"algorithm": Algorithm((rule,)), "bucket_bytes": 24}
         generator, seen = torch.Generator().manual_seed(group.rank()), []
-        with attach(model, optimizer, algorithm, process_group=group):
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0, enabled=scales)
+        with attach(model, optimizer, algorithm, process_group=group, scaler=scaler if scales else None):
             for step in range(6):
                 model[0].requires_grad_(not (freezes and step in (2, 3)))
-                model(torch.randn(4, 5, generator=generator)).square().mean().backward()
-                optimizer.step()
+                scaler.scale(model(torch.randn(4, 5, generator=generator)).square().mean()).backward()
+                scaler.step(optimizer)
+                scaler.update()
                 optimizer.zero_grad()
                 seen.append(torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone())
         return torch.stack(seen)
@@ -181,3 +195,12 @@ def test_what_was_lent_is_kept_as_it_was(case):
 def test_what_was_returned_is_kept_as_it_was():
     rules = (Rule(payload=deltas(), exchange=all_reduce(), outer=m(returning)()) for m in (as_given, copying))
     assert torch.equal(*(trained(rule, freezes=True) for rule in rules))
+
+
+@pytest.mark.parametrize("delay", [0, 1, 2])
+def test_what_was_returned_for_gradients_is_kept_unscaled(delay):
+    rules = (
+        Rule(payload=gradients(), exchange=all_reduce(), outer=m(with_momentum)(), delay=delay)
+        for m in (as_given, copying)
+    )
+    assert torch.equal(*(trained(rule, scales=True) for rule in rules))
