@@ -131,7 +131,7 @@ def _agree(transport: Transport, given: Given) -> dict[str, str]:
         if settings.membership.elastic:
             check_elastic(transport)
         is_equal = not settings.algorithm.lets_replicas_differ
-        moments = optimizer_states.fingerprint(given.optimizers) if is_equal else None
+        moments = optimizer_states.fingerprint(given.optimizers, named) if is_equal else None
         told.mine = digest(facts), gpu, moments
     digests, gpus, all_moments = zip(*told.everyone, strict=True)
     if len(set(digests)) > 1:

@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, TypeAlias
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from relaxcomm.replica.buffers import can_be_copied
+from relaxcomm.replica.named_parameters import Named
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.world import World
 from relaxcomm.tensors.digest import checksum
@@ -130,28 +132,36 @@ def without_means(replica: Replica, world: World, names: Collection[str]) -> tup
     return copied, order.index(max(order)) // size
 
 
-def fingerprint(optimizers: Iterable[Optimizer]) -> str | None:
+def fingerprint(optimizers: Iterable[Optimizer], named: Named) -> str | None:
     """Differs where what optimizers hold of their parameters does; None where that is more than numbers.
 
     The host waits for each device once.
+
+    Args:
+        optimizers: which may list the parameters in another order on each rank.
+        named: the model's parameters, in the order in which states are looked at; others come last.
     """
+    places = {id(parameter): place for place, (_, parameter) in enumerate(named)}
+    held = [
+        (places.get(id(parameter), len(places)), optimizer.state.get(parameter, {}))
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    ]
     kinds: list[object] = []
     sums: defaultdict[torch.device, list[Tensor]] = defaultdict(list)
-    for optimizer in optimizers:
-        for parameter in (one for group in optimizer.param_groups for one in group["params"]):
-            state = optimizer.state.get(parameter, {})
-            if state is None:  # as ZeroRedundancyOptimizer has of those that other ranks step
+    for place, state in sorted(held, key=itemgetter(0)):
+        if not isinstance(state, Mapping):  # as None, which ZeroRedundancyOptimizer has where others step
+            return None
+        for name in sorted(state, key=str):
+            value = state[name]
+            if isinstance(value, Tensor) and (_has_mean(value) if value.dim() else is_plain(local(value))):
+                kinds.append((place, name, value.shape, value.dtype))
+                sums[value.device].append(checksum(local(value)))
+            elif value is None or isinstance(value, int | float):
+                kinds.append((place, name, value))
+            else:
                 return None
-            kinds.append("parameter")
-            for name in sorted(state, key=str):
-                value = state[name]
-                if isinstance(value, Tensor) and (not value.dim() or _has_mean(value)):
-                    kinds.append((name, value.shape, value.dtype))
-                    sums[value.device].append(checksum(local(value)))
-                elif value is None or isinstance(value, int | float):
-                    kinds.append((name, value))
-                else:
-                    return None
     told = repr((kinds, [torch.stack(found).tolist() for found in sums.values()]))
     return hashlib.sha256(told.encode()).hexdigest()
 
@@ -200,7 +210,9 @@ def _has_mean(tensor: Tensor) -> bool:
 
 def is_plain(tensor: Tensor) -> bool:
     """Whether a tensor has memory for each entry, and is not made of others, as quantised moments are."""
-    return not hasattr(tensor, "__tensor_flatten__") and can_be_copied(tensor)
+    if tensor.is_meta or tensor.is_nested or tensor.is_quantized or hasattr(tensor, "__tensor_flatten__"):
+        return False
+    return can_be_copied(tensor)
 
 
 def _begin(state: dict[str, Any], parameter: Tensor, theirs: Sequence[Held]) -> None:

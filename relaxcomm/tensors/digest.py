@@ -41,7 +41,8 @@ def checksum(tensor: Tensor) -> Tensor:
         >>> checksum(torch.tensor([1.0, 2.0])), checksum(torch.tensor([2.0, 1.0]))
         (tensor(2064922434791424), tensor(-425188607428608))
     """
-    bits = tensor.detach().contiguous().view(-1).view(_INTEGERS.get(tensor.element_size(), torch.int32))
+    values = tensor.detach().resolve_conj().resolve_neg().contiguous()  # of which there may be views alone
+    bits = values.view(-1).view(_INTEGERS.get(tensor.element_size(), torch.int32))
     rows, on_cpu = max(1, -(-len(bits) // _ROW)), bits.device.type == "cpu"
     numbers = _KEPT if on_cpu and rows <= _ROW else _odd_numbers(_ROW + rows, bits.device)
     weights, factors = numbers[:_ROW], numbers[_ROW : _ROW + rows]

@@ -303,6 +303,13 @@ def parts(world, model, optimizer):
             optimizer.state[parameter] = None
 
 
+def in_another_order(world, model, optimizer):
+    """As a script that builds its groups from a set of parameters does."""
+    alike(world, model, optimizer)
+    group = optimizer.param_groups[0]
+    group["params"] = group["params"][world.rank :] + group["params"][: world.rank]
+
+
 @pytest.mark.parametrize("kind", [partial(torch.optim.SGD, momentum=0.9), torch.optim.Adam])
 @pytest.mark.parametrize(
     ("algorithm", "prepare", "warns"),
@@ -310,6 +317,7 @@ def parts(world, model, optimizer):
         ("bsp", alone, True),
         ("topk_sgd", on_rank_0, True),
         ("bsp", alike, False),
+        ("bsp", in_another_order, False),
         ("bsp", codes, False),
         ("bsp", parts, False),
         ("local_sgd", alone, False),
@@ -333,5 +341,31 @@ def test_moments_are_compared_with_one_wait(monkeypatch):
         monkeypatch.setattr(
             torch.Tensor, name, lambda self, *args, real=real: looks.append(real) or real(self, *args)
         )
-    assert fingerprint([optimizer])
+    assert fingerprint([optimizer], list(model.named_parameters()))
     assert len(looks) == 1
+
+
+ODD = {
+    "a list": lambda p: [1.0, torch.ones(3)],
+    "a tensor": torch.ones_like,
+    "conjugate": lambda p: {"moment": torch.ones(3, dtype=torch.complex64).conj()},
+    "negative": lambda p: {"moment": torch._neg_view(torch.ones(3))},
+    "a number on meta": lambda p: {"moment": torch.ones((), device="meta")},
+    "on meta": lambda p: {"moment": torch.ones(3, device="meta")},
+    "a sparse number": lambda p: {"moment": torch.ones(()).to_sparse()},
+    "nested": lambda p: {"moment": torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])},
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors", "ignore:Sparse invariant checks")
+@pytest.mark.parametrize("held", ODD)
+def test_what_cannot_be_compared_is_no_reason_not_to_attach(held):
+    model = CASES["toy"].model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for p in model.parameters():
+        optimizer.state[p] = ODD[held](p)
+    assert (fingerprint([optimizer], list(model.named_parameters())) is None) == (
+        held not in ("conjugate", "negative")
+    )
+    with relaxcomm.attach(model, optimizer, "bsp"):
+        pass
