@@ -67,6 +67,13 @@ def _damaged(what: str) -> ConfigError:
     return ConfigError(f"the saved engine state is damaged: {what}; load another checkpoint")
 
 
+def _of_another_model(what: str) -> ConfigError:
+    return ConfigError(
+        f"the saved engine state is of a model with other shapes or another dtype: {what}; build the model "
+        "as it was saved, or load another checkpoint"
+    )
+
+
 def _check_layout(
     layout: Layout, strides: list[list[Strides]] | None, algorithm: Algorithm, bound: Bound
 ) -> None:
@@ -89,7 +96,9 @@ def _check_layout(
         for name, one in zip(names, found, strict=True):
             shape = items[name].tensor.shape
             if one is not None and not (len(one) == len(shape) and are_dense(one, shape)):
-                raise _damaged(f"{name} of shape {list(shape)} lies there with the strides {list(one)}")
+                raise _of_another_model(
+                    f"{name} had the strides {list(one)}, and has the shape {list(shape)} here"
+                )
 
 
 def _check_slots(saved: EngineState, tasks: Mapping[TaskKey, Task], membership: Membership) -> None:
@@ -179,11 +188,16 @@ def _check_keys(what: str, found: list[TaskKey], expected: Mapping[TaskKey, Any]
 def _check_same(owner: str, found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
     """What a primitive kept is what it keeps here."""
     kept, keeps = _in_words(found), _in_words(expected)
-    if kept != keeps:
+    if kept == keeps:
+        return
+    if found.keys() != expected.keys():
         raise ConfigError(
             f"the saved engine state was made by another version of {owner}: it kept {kept}, and this one "
             f"keeps {keeps}; use that version, or load another checkpoint"
         )
+    raise _of_another_model(
+        f"{owner} kept {kept}, and keeps {keeps} here, unless another version of it has made the state"
+    )
 
 
 def _in_words(slots: Mapping[str, Tensor]) -> str:

@@ -13,13 +13,17 @@ import relaxcomm
 from relaxcomm import Algorithm, ConfigError, Rule, simulate
 from relaxcomm.plugin import Outer, frozen
 from relaxcomm.primitives import (
+    all_gather,
     all_reduce,
     deltas,
+    error_feedback,
     every,
+    gradients,
     parameters,
     quorum_average,
     relative_gradient_change,
     sgd,
+    top_k,
 )
 
 
@@ -66,6 +70,14 @@ def refused(rule, cls, method, made, monkeypatch):
     return text
 
 
+VERSION = (
+    r"was made by another version of noted\(\): it kept squares \[4\] float32, and this one keeps {}; use "
+    r"that version, or load another checkpoint$"
+)
+MODEL = (
+    r"is of a model with other shapes or another dtype: noted\(\) kept squares \[4\] float32, and keeps {} "
+    r"here, unless another version of it .*; build the model as it was saved, or load another checkpoint$"
+)
 MADE = {
     "added": lambda self, bucket: {"m": bucket.zeros(), "squares": bucket.zeros()},
     "renamed": lambda self, bucket: {"m": bucket.zeros()},
@@ -73,24 +85,40 @@ MADE = {
     "of another dtype": lambda self, bucket: {"squares": bucket.zeros().double()},
     "of another shape": lambda self, bucket: {"squares": torch.zeros(())},
 }
-KEEPS = {
-    "added": r"m \[4\] float32, squares \[4\] float32",
-    "renamed": r"m \[4\] float32",
-    "removed": "nothing",
-    "of another dtype": r"squares \[4\] float64",
-    "of another shape": r"squares \[\] float32",
+SAYS = {
+    "added": VERSION.format(r"m \[4\] float32, squares \[4\] float32"),
+    "renamed": VERSION.format(r"m \[4\] float32"),
+    "removed": VERSION.format("nothing"),
+    "of another dtype": MODEL.format(r"squares \[4\] float64"),
+    "of another shape": MODEL.format(r"squares \[\] float32"),
 }
 
 
 @pytest.mark.parametrize("what", MADE)
 def test_of_a_rule(what, monkeypatch):
     rule = Rule(trigger=every(steps=2), payload=deltas(), exchange=all_reduce(), outer=noted())
-    says = (
-        r"was made by another version of noted\(\): it kept squares \[4\] float32, and this one keeps "
-        rf"{KEEPS[what]}; use that version, or load another checkpoint$"
-    )
     text = refused(rule, noted, "init", MADE[what], monkeypatch)
-    assert re.search(says, text), text
+    assert re.search(SAYS[what], text), text
+
+
+@pytest.mark.parametrize(("features", "dtype"), [(7, torch.float32), (6, torch.float64)])
+def test_of_a_model_that_was_changed(features, dtype):
+    """Its parameters have the names that they had; a state of the engine alone does not hold their shapes."""
+    rule = Rule(payload=gradients(), compressor=error_feedback(top_k(density=0.1)), exchange=all_gather())
+    saved = simulate(lambda group: run(group, rule), 3)
+
+    def load(group):
+        model = torch.nn.Linear(features, 4, dtype=dtype)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        config = {"algorithm": Algorithm((rule,), name="one"), "bucket_bytes": 40}
+        state = {f"rank_{group.rank()}": (saved[group.rank()]["engine"],)}
+        with (
+            relaxcomm.attach(model, optimizer, config, process_group=group) as engine,
+            pytest.raises(ConfigError, match=r"with other shapes or another dtype: (all_gather\(\)|weight) "),
+        ):
+            engine.load_state_dict(state)
+
+    simulate(load, 3)
 
 
 def test_of_a_service(monkeypatch):
