@@ -39,6 +39,12 @@ class UnsharedState(MutableMapping[str, Tensor]):
         return len(self._slots)
 
     def _is_lent(self, value: Tensor) -> bool:
-        memory = value.untyped_storage().data_ptr()
-        tensors = (t for one in self._lent for t in (one.tensors if isinstance(one, Bucket) else (one,)))
-        return any(memory == tensor.untyped_storage().data_ptr() for tensor in tensors)
+        """Whether anything that is lent lies in the memory of a value: looked up now, as it may move."""
+        memory = value.untyped_storage()
+        begin = memory.data_ptr()
+        end = begin + memory.nbytes()
+        for one in self._lent:  # `data_ptr` makes no view, which would take longer than all else here
+            tensors = [item.tensor for item in one.items] if isinstance(one, Bucket) else [one]
+            if any(begin <= place < end for place in map(Tensor.data_ptr, tensors)):
+                return True
+        return False
