@@ -86,7 +86,7 @@ def models(bound: Bound, purpose: str, asked: Mapping[TaskKey, Transfer]) -> lis
             bucket = bound.plan.bucket(unit)
             whole = _whole(bound, bucket, part, purpose)
             if is_loaded:  # they count as they are, whatever others have pushed
-                mean = _mean(bound, bucket, bucket.copy(), purpose)
+                mean = _mean(bound, bucket, bucket.copy().to(whole.dtype), purpose)
             else:
                 left = _unpushed(bound, index, bucket, asked.get((index, unit)))
                 mean = _less(bound, bucket, whole, left, purpose, any_loaded=any_loaded)
