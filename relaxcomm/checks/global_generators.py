@@ -11,6 +11,10 @@ from relaxcomm.checks.finding import expect
 from relaxcomm.system.random_states import export_random, raw
 
 _HOST = torch.device("cpu")
+ALIKE = (
+    "what all ranks have to do alike, such as to fire without a vote, may follow cx.step and numbers from "
+    "torch.Generator().manual_seed(hash((seed, cx.step)))"
+)
 
 
 def global_states() -> dict[str, Any]:
@@ -24,5 +28,5 @@ def left_alone(before: Mapping[str, Any]) -> None:
     expect(
         not changed,
         f"seeds the global generator of {' and of '.join(changed)}, or draws from it: dropout and the order "
-        "of data would follow; draw from cx.generator(seed, device), or from a torch.Generator of its own",
+        f"of data would follow; draw from cx.generator(seed, device), other numbers on each rank; {ALIKE}",
     )

@@ -11,6 +11,7 @@ import torch
 
 from relaxcomm.checks import slots_hold
 from relaxcomm.checks.finding import Broken, checks_of, expect
+from relaxcomm.checks.global_generators import ALIKE, global_states, left_alone
 from relaxcomm.checks.in_place import slots_assigned
 from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Context, Observation, Trigger, VotingTrigger
@@ -44,9 +45,16 @@ class Values(Mapping[str, float]):
         return 0
 
 
-def _observed(step: int, values: Mapping[str, float], event: str | None = None) -> Context:
+class _Counting(Context):
+    """The same, but with counts of exchanges and samples, which random numbers do not follow."""
+
+    def number(self, seed: int, *apart: int) -> int:
+        return self.at(round=0).number(seed, *apart)
+
+
+def _observed(step: int, values: Mapping[str, float], event: str | None = None, rank: int = 0) -> Context:
     """What the engine lets a trigger see, which is asked for all buckets at once."""
-    return context(step=step).at(round=0, values=values, event=event)
+    return context(rank, 2, step).at(round=0, values=values, event=event)
 
 
 def firing_is_declared(trigger: Trigger) -> None:
@@ -61,21 +69,24 @@ def firing_is_declared(trigger: Trigger) -> None:
         (facts.event is not None) == (facts.known == "event"),
         f"declares to be known at {facts.known}, and to wait for the event {facts.event!r}",
     )
-    steps = max(_PERIODS * facts.period_steps, _LEAST_STEPS)
+    steps, before = max(_PERIODS * facts.period_steps, _LEAST_STEPS), global_states()
     try:
         fired = list(_firings(trigger, steps))
         beside = [one for one, _ in zip(_firings(trigger, steps), _firings(trigger, steps), strict=True)]
     except AssertionError as error:
         raise Broken(f"declares to be known at {facts.known}, but asks for more: {error}") from error
+    if beside != fired:
+        left_alone(before)
+        raise Broken(f"fires in other steps when another worker in its process is asked, too: {_ELSEWHERE}")
     follows = list(_firings(trigger, steps, counts=True)) != fired
     expect(
         not follows,
         "follows cx.round or cx.samples, which are a bucket's: a trigger, asked for all buckets at once, "
         "finds 0 and 1 there in each step; count steps by cx.step - cx.start",
     )
-    same = beside == fired
-    expect(same, f"fires in other steps when another worker in its process is asked, too: {_ELSEWHERE}")
     if not voting:
+        alike = list(_firings(trigger, steps, rank=1)) == fired
+        expect(alike, f"fires in other steps on another rank, though nobody votes; {ALIKE}")
         _follows_its_event(trigger, fired)
     steps_fired = [step for step, fires in enumerate(fired) if fires]
     for before, step in itertools.pairwise(steps_fired):
@@ -83,13 +94,13 @@ def firing_is_declared(trigger: Trigger) -> None:
         expect(step - before >= facts.period_steps, f"{declared}, fires after {step - before}")
 
 
-def _firings(trigger: Trigger, steps: int, *, counts: bool = False) -> Iterator[bool]:
+def _firings(trigger: Trigger, steps: int, *, counts: bool = False, rank: int = 0) -> Iterator[bool]:
     """Whether it fires in each step, with its event and, where it votes, after its own vote alone; as it
     sees them in a run or, to find whether it looks, with counts of exchanges and samples."""
     state = Slots(trigger.init_vote() if isinstance(trigger, VotingTrigger) else {}, repr(trigger))
     for step in range(steps):
-        cx = _observed(step, Values(1.0), trigger.facts.event)
-        cx = cx.at(round=step, samples=step + 2) if counts else cx
+        cx = _observed(step, Values(1.0), trigger.facts.event, rank)
+        cx = _Counting(**vars(cx.at(round=step, samples=step + 2))) if counts else cx
         if isinstance(trigger, VotingTrigger):
             seen = _Watched(1.0 + 9.0 * (step % 3))
             cx = replace(cx, decided=is_yes(trigger.vote(cx, state, seen), "vote", trigger))

@@ -305,7 +305,7 @@ class broken(Trigger):
     '''Looks for something that is not there.'''
     facts: ClassVar[TriggerFacts] = every_step.facts
     def fires(self, cx):
-        while cx.membership.rank == 1:
+        while cx.membership.rank == 1 and cx.membership.world_size == 3:
             pass
         return True
 """,

@@ -50,10 +50,12 @@ from relaxcomm.primitives import (
     every_step,
     gossip,
     gradients,
+    group_all_reduce,
     identity,
     momentum,
     momentum_correction,
     norm_test,
+    pairwise,
     parameters,
     push_sum,
     quantize,
@@ -709,6 +711,24 @@ def test_gossip_may_be_slow_but_not_without_end(share, fault):
 
     complaint = found(liar(gossip(), {}, run=run), "kept state")
     assert complaint is None if fault is None else complaint.startswith(fault)
+
+
+def test_what_came_from_others_has_to_be_in_the_result():
+    """The mean over all ranks stays, as it does where each keeps what it has."""
+
+    def run(self, cx, tensor, compressor, state):
+        yield from gossip().run(cx, tensor.clone(), compressor, state)
+        return tensor
+
+    keeps_its_own = liar(gossip(), {}, run=run)
+    assert "ranks do not come closer: what came from others is not in the result" in found(
+        keeps_its_own, "results"
+    )
+
+
+@pytest.mark.parametrize("exchange", [choco_gossip(gamma=0.01), group_all_reduce(), pairwise(), push_sum()])
+def test_slow_and_partial_mixing_is_mixing(exchange):
+    assert found(exchange, "results") is None
 
 
 def test_a_copy_of_parameters_is_not_written_into():

@@ -1,7 +1,10 @@
 """Plug-ins that are right, however unusual, pass the checks of their role."""
 
 import math
-from typing import ClassVar
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from relaxcomm.checks.finding import Broken
 from relaxcomm.checks.triggers_hold import trigger_checks
 from relaxcomm.plugin import (
     DENSE,
+    Agreement,
     Compressor,
     CompressorFacts,
     Controller,
@@ -19,6 +23,7 @@ from relaxcomm.plugin import (
     Dense,
     Trigger,
     TriggerFacts,
+    VotingTrigger,
     frozen,
 )
 
@@ -141,3 +146,55 @@ def test_a_compressor_may_seldom_send():
     every_rank_sends(seldom())
     with pytest.raises(Broken, match=r"in 200 steps on 3 ranks nothing is sent by the ranks \[1, 2\]"):
         every_rank_sends(seldom(silent=True))
+
+
+COIN = TriggerFacts(
+    known="backward", event=None, period_steps=1, needs=frozenset(), looks_at=frozenset(), slots={}
+)
+
+
+def from_context(cx):
+    return torch.rand(1, generator=cx.generator(0, torch.device("cpu")))
+
+
+def same_on_all(cx):
+    return torch.rand(1, generator=torch.Generator().manual_seed(cx.step))
+
+
+@frozen
+class coin(VotingTrigger):
+    """Each worker draws."""
+
+    agree: ClassVar[Agreement] = "any"
+    facts: ClassVar[TriggerFacts] = COIN
+
+    def vote(self, cx, state, observation):
+        return bool(from_context(cx) < 0.25)
+
+
+@frozen
+class same_coin(Trigger):
+    """All draw alike, or should."""
+
+    draw: Callable[..., Any]
+    facts: ClassVar[TriggerFacts] = replace(COIN, known="start")
+
+    def fires(self, cx):
+        return bool(self.draw(cx) < 0.25)
+
+
+@pytest.mark.parametrize("trigger", [coin(), same_coin(draw=same_on_all)])
+def test_a_trigger_may_draw_numbers(trigger):
+    trigger_checks(trigger)["firing"]()
+
+
+@pytest.mark.parametrize(
+    ("draw", "said"),
+    [
+        (from_context, "fires in other steps on another rank, though nobody votes; .*manual_seed"),
+        (lambda cx: random.random(), "global generator of python, .* to fire without a vote, .*manual_seed"),
+    ],
+)
+def test_numbers_that_differ_among_ranks_are_not_taken_for_counts(draw, said):
+    with pytest.raises(Broken, match=said):
+        trigger_checks(same_coin(draw=draw))["firing"]()
