@@ -17,7 +17,7 @@ def parameter_nodes(target: Any) -> tuple[Node, ...]:
     made = parameters_schema(target)
     required = made.get("required", ())
     return tuple(
-        Node(name, _text(one, required=name in required), term=_type(hint_at(target, (name,))))
+        Node(name, _text(one, required=name in required), term=_type(hint_at(target, name)))
         for name, one in made["properties"].items()
     )
 

@@ -127,7 +127,7 @@ def _allowed(fault: ErrorDetails, section: type[Section]) -> str:
     top, last = str(fault["loc"][0]), fault["loc"][-1]
     if fault["type"] in ("model_type", "tuple_type") and top in _EXAMPLES:
         return f"; write its keys, such as {top}: {_EXAMPLES[top]}"
-    return f": {allowed(fault, hint_at(section, (last,)))}"
+    return f": {allowed(fault, hint_at(section, str(last)))}"
 
 
 def _section(section: type[Section], place: Sequence[int | str]) -> type[Section]:

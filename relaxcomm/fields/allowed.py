@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
@@ -24,6 +25,8 @@ _ROLES = {
     "schedule": "a schedule of it: {piecewise: {values: […], steps: […]}}",
 }
 _LISTS = (tuple, list, Sequence)
+_MAPPINGS = (dict, Mapping)
+_NO_LIMITS: Mapping[str, Any] = {}
 _NO_BOUNDS = ("strict", "func", "json_schema_input_type")  # of pydantic's annotations
 
 
@@ -32,7 +35,7 @@ class _Unknown(Exception):
 
 
 def in_words(hint: Any) -> str:
-    """What a type and its bounds allow; "" for what there are no words for. None is left out.
+    """What a type and its bounds allow; "" for what there are no words for. None is named in a list alone.
 
     Args:
         hint: the type.
@@ -51,41 +54,71 @@ def in_words(hint: Any) -> str:
         return ""
 
 
-def part_of(hint: Any) -> Any:
+def part_of(hint: Any, place: int | str = 0) -> Any:
     """The type of what a list or mapping of this type holds; None if it is neither.
 
+    Args:
+        hint: the type.
+        place: in a list; the key, or "[key]" for the type of the keys themselves.
+
     Example:
-        >>> part_of(int | tuple[str, ...])
-        <class 'str'>
+        >>> part_of(int | tuple[str, ...]), part_of(tuple[int, str], 0), part_of(dict[str, float], "a")
+        (<class 'str'>, <class 'int'>, <class 'float'>)
     """
     hint, _ = _bare(hint)
     if _is_union(hint):
-        return next((part for one in get_args(hint) if (part := part_of(one)) is not None), None)
-    inner = [one for one in get_args(hint) if one is not Ellipsis]
-    is_plain = get_origin(hint) in (*_LISTS, *_WORDS) and inner
-    return inner[-1] if is_plain else None
+        return next((part for one in get_args(hint) if (part := part_of(one, place)) is not None), None)
+    kind, held = get_origin(hint), get_args(hint)
+    if kind in _MAPPINGS and held:
+        return held[place != "[key]"]
+    if kind not in _LISTS or not held or isinstance(place, str):
+        return None
+    return held[0] if not _is_fixed(kind, held) else held[place] if place < len(held) else None
 
 
-def _words(hint: Any) -> str:
-    hint, bounds = _bare(hint)
+def is_choice(hint: Any) -> bool:
+    """Whether a type allows several others, None apart, of which pydantic names the one that was tried."""
+    hint, _ = _bare(hint)
+    return _is_union(hint) and len(set(get_args(hint)) - {NoneType}) > 1
+
+
+def _words(hint: Any, outer: Mapping[str, Any] = _NO_LIMITS) -> str:
+    hint, own = _bare(hint)
+    bounds = {**own, **outer}
     if _is_union(hint):
-        return ", or ".join(dict.fromkeys(_words(one) for one in get_args(hint) if one is not NoneType))
+        held = [one for one in get_args(hint) if one is not NoneType]
+        return ", or ".join(dict.fromkeys(_words(one, bounds) for one in held))
     if get_origin(hint) is Literal:
-        *first, last = map(repr, get_args(hint))
-        return f"{', '.join(first)} or {last}" if first else last
+        return _one_of([*map(repr, get_args(hint))])
     if get_origin(hint) in _LISTS:
         return _list(get_origin(hint), get_args(hint), bounds)
     if hint in (int, float):
         return _number(hint, bounds)
     if bounds:
         raise _Unknown
-    kind = get_origin(hint) or hint
+    kind, held = get_origin(hint) or hint, get_args(hint)
+    if kind in _MAPPINGS and held:
+        keys = "" if held[0] is str else f", each key {_words(held[0])}"
+        return f"{_WORDS[kind]}{keys}, each value {_item(held[1])}"
     if kind in _WORDS:
         return _WORDS[kind]
     if not inspect.isclass(kind) or kind is Any:
         raise _Unknown
+    if issubclass(kind, Enum):
+        return _one_of([f"{kind.__name__}.{name}" for name in kind.__members__])
     role = getattr(kind, "role", kind.__name__)  # of what is found by its name, see frozen.Declared
     return _ROLES.get(role, f"{'an' if role[0] in 'aeiouAEIOU' else 'a'} {role}")
+
+
+def _item(hint: Any) -> str:
+    """The same of what lies in a list or mapping, where None has to be named."""
+    bare, _ = _bare(hint)
+    return _words(hint) + (", or null (in Python None)" if NoneType in get_args(bare) else "")
+
+
+def _one_of(named: Sequence[str]) -> str:
+    *first, last = named
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _bare(hint: Any) -> tuple[Any, dict[str, Any]]:
@@ -107,7 +140,7 @@ def _bounds(note: Any) -> dict[str, Any]:
         stated = {field.name: getattr(note, field.name) for field in dataclasses.fields(note)}
     else:
         stated = getattr(note, "__dict__", {})
-    return {key: value for key, value in stated.items() if key not in _NO_BOUNDS}
+    return {key: value for key, value in stated.items() if key not in _NO_BOUNDS and value is not None}
 
 
 def _is_union(hint: Any) -> bool:
@@ -136,7 +169,11 @@ def _list(kind: type, held: tuple[Any, ...], bounds: Mapping[str, Any]) -> str:
     if bounds.keys() - {"min_length"}:
         raise _Unknown
     fewest, in_python = bounds.get("min_length", 0), " (in Python a tuple)" if kind is tuple else ""
-    if kind is tuple and Ellipsis not in held:
-        return f"a list of {len(held)}{in_python}: {', then '.join(map(_words, held))}"
+    if _is_fixed(kind, held):
+        return f"a list of {len(held)}{in_python}: {', then '.join(map(_item, held))}"
     of = f" of {fewest} or more" if fewest else ""
-    return f"a list{of}{in_python}, each item {_words(held[0])}"
+    return f"a list{of}{in_python}, each item {_item(held[0])}"
+
+
+def _is_fixed(kind: type, held: tuple[Any, ...]) -> bool:
+    return kind is tuple and Ellipsis not in held

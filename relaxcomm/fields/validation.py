@@ -14,10 +14,11 @@ from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ErrorType
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.fields.allowed import in_words, part_of
+from relaxcomm.fields.allowed import in_words, is_choice, part_of
 
 _CLOSEST_CHARACTERS = 100
 _MOST_FAULTS = 8
+_KEY = "[key]"  # which pydantic says where a key is wrong, and not its value
 _PYDANTICS = frozenset(get_args(ErrorType)) - {"value_error", "assertion_error"}
 """Kinds of faults that pydantic finds itself; the others have words of their own."""
 
@@ -103,13 +104,13 @@ def refusal(error: ValidationError, subject: str, target: Callable[..., Any]) ->
             hint = meant(argument, names) or ";"
             said = f"{subject} has no parameter {shown(argument)}{hint} it takes: {signature_of(target)}"
             unknown.append((argument, said))
-        elif fault["type"].startswith("missing"):
+        elif fault["type"].startswith("missing") and len(fault["loc"]) == 1:
             missing.append((argument, f"{subject} needs {argument!r}; it takes: {signature_of(target)}"))
         else:
-            inside = [part for part in fault["loc"][1:] if isinstance(part, int)]
-            path: tuple[int | str, ...] = (argument, *inside)
-            got = f"{subject}: {'.'.join(map(str, path))} = {shown(fault['input'])}"
-            wrong[path] = f"{got} is not allowed: {allowed(fault, hint_at(target, path))}"
+            below = fault["loc"][1:-1] if fault["type"].startswith("missing") else fault["loc"][1:]
+            path, hint = _inside(argument, hint_at(target, argument), below)
+            got = f"{subject}: {_named(path)} = {shown(fault['input'])}"
+            wrong[path] = f"{got} is not allowed: {allowed(fault, hint)}"
     told = [(str(path[0]), said) for path, said in wrong.items() if not _is_told_below(path, wrong)]
     faults = [*(unknown or missing), *told]  # what is missing may only be mistyped
     refused = ConfigError(few([said for _, said in faults]))
@@ -129,15 +130,34 @@ def allowed(fault: ErrorDetails, hint: Any) -> str:
     return f"write {words}{_instead_of(fault['input'], hint, words)}" if words else str(own)
 
 
-def hint_at(target: Callable[..., Any], path: Sequence[int | str]) -> Any:
-    """The type of an argument, or of what lies in it; None if it is not known."""
+def hint_at(target: Callable[..., Any], name: str) -> Any:
+    """The type of an argument; None if it is not known."""
     try:
-        hint = get_type_hints(target, include_extras=True).get(str(path[0]))
+        return get_type_hints(target, include_extras=True).get(name)
     except Exception:  # names for type checkers alone, or an object that is called
         return None
-    for _ in path[1:]:
-        hint = part_of(hint)
-    return hint
+
+
+def _inside(argument: str, hint: Any, below: Sequence[int | str]) -> tuple[tuple[int | str, ...], Any]:
+    """The place in an argument where pydantic has found a fault, and the type there."""
+    path: list[int | str] = [argument]
+    holder, chosen = None, False
+    for part in below:
+        if part == _KEY:
+            path[-1], hint = _KEY, part_of(holder, _KEY)
+            continue
+        held = part_of(hint, part)
+        names_a_type = isinstance(part, str) and (held is None or (is_choice(hint) and not chosen))
+        if not names_a_type:
+            path.append(part)
+            holder, hint = hint, held
+        chosen = names_a_type
+    return tuple(path), hint
+
+
+def _named(path: Sequence[int | str]) -> str:
+    *above, last = map(str, path)
+    return f"a key of {'.'.join(above)}" if last == _KEY else ".".join([*above, last])
 
 
 def _instead_of(got: object, hint: Any, words: str) -> str:

@@ -1,16 +1,24 @@
 """What may be written for an argument, in words."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
+from annotated_types import Interval
 from pydantic import Field
 
 from relaxcomm import ConfigError, Rule
 from relaxcomm.fields.allowed import in_words, part_of
-from relaxcomm.fields.frozen import Count, Fraction, Rate
+from relaxcomm.fields.frozen import Count, Fraction, Index, Rate
 from relaxcomm.fields.names import Names
 from relaxcomm.plugin import Compressor, Density, Outer, frozen
+
+
+class Policy(Enum):
+    first = "first"
+    second = "second"
 
 
 @pytest.mark.parametrize(
@@ -33,7 +41,21 @@ from relaxcomm.plugin import Compressor, Density, Outer, frozen
         (Annotated[list[str], Field(min_length=2)], "a list of 2 or more, each item text"),
         (tuple[Count, float], "a list of 2 (in Python a tuple): a whole number, 1 or more, then a number"),
         (Names, "text, or a list of 1 or more (in Python a tuple), each item text"),
-        (Mapping[str, int], "a mapping"),
+        (Mapping[str, int], "a mapping, each value a whole number"),
+        (
+            dict[int, str | None],
+            "a mapping, each key a whole number, each value text, or null (in Python None)",
+        ),
+        (dict, "a mapping"),
+        (
+            tuple[int, Count | None],
+            "a list of 2 (in Python a tuple): a whole number, then a whole number, 1 or more, or null "
+            "(in Python None)",
+        ),
+        (Annotated[int, Interval(ge=1, le=3)], "a whole number, 1 to 3"),
+        (Annotated[int | None, Field(ge=1)], "a whole number, 1 or more"),
+        (Annotated[int | float, Field(gt=0)], "a whole number, 1 or more, or a number above 0"),
+        (Policy, "Policy.first or Policy.second"),
         (Annotated[int, Field(multiple_of=8)], ""),
         (Annotated[str, Field(pattern="a+")], ""),
         (Callable[[int], int], "a Callable"),
@@ -45,16 +67,21 @@ def test_types_in_words(hint: Any, words: str):
 
 
 @pytest.mark.parametrize(
-    ("hint", "part"),
+    ("hint", "place", "part"),
     [
-        (Sequence[int], int),
-        (Annotated[tuple[str, ...] | int, "note"], str),
-        (dict[str, float], float),
-        (int, None),
+        (Sequence[int], 3, int),
+        (Annotated[tuple[str, ...] | int, "note"], 3, str),
+        (tuple[int, str], 0, int),
+        (tuple[int, str], 1, str),
+        (tuple[int, str], 2, None),
+        (dict[str, float], "a", float),
+        (dict[str, float], "[key]", str),
+        (list[int], "a", None),
+        (int, 0, None),
     ],
 )
-def test_the_type_of_what_is_held(hint: Any, part: Any):
-    assert part_of(hint) is part
+def test_the_type_of_what_is_held(hint: Any, place: int | str, part: Any):
+    assert part_of(hint, place) is part
 
 
 @frozen
@@ -65,6 +92,10 @@ class probe:
     sizes: Count | tuple[Count, ...] = 1
     even: Annotated[int, Field(multiple_of=2)] = 2
     again: Count = 1
+    span: tuple[Index, Index | None] = (0, None)
+    pairs: tuple[tuple[int, str], ...] = ()
+    shares: dict[str, int] = field(default_factory=dict)
+    several: int | dict[str, list[int]] = 1
 
 
 @pytest.mark.parametrize(
@@ -82,6 +113,19 @@ class probe:
         ({"even": 3}, ["probe: even = 3 is not allowed: it must be a multiple of 2"]),
         ({"step": 3}, ["probe has no parameter 'step'; did you mean 'steps'? it takes: steps=1, sizes=1"]),
         ({"steps": 0, "again": -1}, ["steps = 0", "again = -1"]),
+        (
+            {"span": (100,)},
+            ["probe: span = (100,) is not allowed: write a list of 2 (in Python a tuple): a whole"],
+        ),
+        ({"pairs": ((1, "a"), ("x", "b"))}, ["probe: pairs.1.0 = 'x' is not allowed: write a whole number"]),
+        ({"pairs": ((1,),)}, ["probe: pairs.0 = (1,) is not allowed: write a list of 2"]),
+        ({"shares": {"a": "b"}}, ["probe: shares.a = 'b' is not allowed: write a whole number"]),
+        ({"shares": {1: 2}}, ["probe: a key of shares = 1 is not allowed: write text"]),
+        ({"several": {"a": ["b"]}}, ["probe: several.a.0 = 'b' is not allowed: write a whole number"]),
+        (
+            {"several": "a"},
+            ["several = 'a' is not allowed: write a whole number, or a mapping, each value a list"],
+        ),
     ],
 )
 def test_a_line_for_each_fault_and_none_of_pydantics_words(arguments: Any, says: list[str]):
