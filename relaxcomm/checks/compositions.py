@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -31,7 +32,16 @@ from relaxcomm.primitives.payloads.momentum import momentum
 from relaxcomm.primitives.payloads.parameters import parameters
 from relaxcomm.primitives.triggers.every import every
 from relaxcomm.primitives.triggers.every_round import every_round
-from relaxcomm.roles import Context, Controller, ControllerFacts, Exchange, ExchangedBucket
+from relaxcomm.roles import (
+    Context,
+    Controller,
+    ControllerFacts,
+    Exchange,
+    ExchangedBucket,
+    PayloadFacts,
+    Trigger,
+    TriggerFacts,
+)
 from relaxcomm.roles.controller import BATCH_SIZE
 
 _Builds = Sequence[Callable[[Any], Algorithm]]
@@ -66,6 +76,31 @@ class _first_values(Controller):
         return {}
 
 
+@frozen
+class _at(Trigger):
+    """Fires at an event of which the training loop tells."""
+
+    event: str
+
+    @property
+    def facts(self) -> TriggerFacts:
+        return replace(every_round.facts, event=self.event)
+
+    def fires(self, cx: Context) -> bool:
+        return cx.event == self.event
+
+
+@frozen
+class _parameters_at(parameters):
+    """The parameters, exchanged at such an event."""
+
+    awaited: str
+
+    @property
+    def facts(self) -> PayloadFacts:  # type: ignore[override]  # of an argument
+        return replace(parameters.facts, event=self.awaited, hears=frozenset())
+
+
 def _triggered(trigger: Any) -> Algorithm:
     rule = Rule(trigger=trigger, payload=parameters(), exchange=all_reduce())
     names = tuple(sorted(trigger.facts.needs - {BATCH_SIZE}))
@@ -92,10 +127,14 @@ _AROUND: dict[str, _Builds] = {
     "trigger": (
         _triggered,
         lambda one: _one(trigger=one, payload=client_deltas(), exchange=all_reduce()),
+        lambda one: _one(
+            trigger=one, payload=_parameters_at(awaited=str(one.facts.event)), exchange=all_reduce()
+        ),
     ),
     "payload": (
         lambda one: _one(payload=one, exchange=all_reduce()),
         lambda one: _one(trigger=every_round(), payload=one, exchange=all_reduce()),
+        lambda one: _one(trigger=_at(event=str(one.facts.event)), payload=one, exchange=all_reduce()),
         lambda one: Algorithm((_TWO[0], Rule(payload=one, exchange=all_reduce())), name="around"),
     ),
     "compressor": (

@@ -97,10 +97,8 @@ def _bytes_made(compressor: Compressor, tensor: Tensor, layout: Layout, step: in
         same = value.shape == tensor.shape and value.dtype in (tensor.dtype, wide(tensor.dtype))
         form = f"{list(tensor.shape)} {tensor.dtype}"
         expect(same, f"{name} is {list(value.shape)} {value.dtype}, not {form}")
-    expect(
-        torch.equal(result.double(), decoded.double()),
-        "alone, the result is not what its own messages decode to",
-    )
+    same = torch.equal(result.to(tensor.dtype), decoded.to(tensor.dtype))
+    expect(same, f"alone, of {tensor.dtype}, the result is not what its own messages decode to")
     return sum(message.pack().numel() for message in messages)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,8 @@ from relaxcomm.checks import slots_hold
 from relaxcomm.checks.finding import checks_of, expect
 from relaxcomm.checks.in_place import slots_assigned
 from relaxcomm.checks.round_trip import context
+from relaxcomm.checks.triggers_hold import Values
+from relaxcomm.data.clients import CLIENT, ROUND_GIVEN_UP, ROUND_LEFT
 from relaxcomm.roles import Payload
 from relaxcomm.roles.payload import finalized, read, read_as
 from relaxcomm.step.kept_slots import Slots
@@ -51,9 +55,13 @@ class _Trial:
     def moved(self, by: float | Tensor) -> _Trial:
         """Move the parameters as an optimizer's steps do; returns itself."""
         self.bucket.scatter(self.parameters + by)
-        if self._payload.facts.event is not None:
-            self._payload.event(self.cx, self.bucket, self.state, "client", {"samples": _SAMPLES})
+        for event in _heard(self._payload) if self._payload.facts.event is not None else ():
+            self.tell(event)
         return self
+
+    def tell(self, event: str) -> None:
+        """Tell it of an event, with whatever numbers it asks for."""
+        self._payload.event(self.cx, self.bucket, self.state, event, Values(_SAMPLES))
 
     def read(self, gradient: float | Tensor) -> Tensor:
         """What is exchanged."""
@@ -159,18 +167,36 @@ def scale_is_undone(payload: Payload) -> None:
         )
 
 
+def _heard(payload: Payload) -> list[str]:
+    """The events of which it may take note, but for those of a round that has failed."""
+    hears = payload.facts.hears
+    if hears is None:
+        return sorted({CLIENT, payload.facts.event or CLIENT})
+    return sorted(hears - {ROUND_LEFT, ROUND_GIVEN_UP})
+
+
 def event_is_declared(payload: Payload) -> None:
     """An event changes what it keeps if it waits for one, and nothing if it does not hear of it."""
-    trial = _Trial(payload)
-    trial.bucket.scatter(trial.parameters + 0.5)
-    before = {name: slot.clone() for name, slot in trial.state.items()}
-    payload.event(trial.cx, trial.bucket, trial.state, "client", {"samples": _SAMPLES})
-    follows = any(not torch.equal(slot, before[name]) for name, slot in trial.state.items())
-    declared = payload.facts.event
-    expect(follows == (declared is not None), f"declares the event {declared!r}, but follows {follows}")
-    hears = payload.facts.hears
-    is_heard = hears is None or "client" in hears
-    expect(is_heard or not follows, f"declares to hear {sorted(hears or ())}, but takes note of 'client'")
+    facts, noted = payload.facts, set()
+    for event in {CLIENT, *_heard(payload)}:
+        trial = _Trial(payload)
+        trial.bucket.scatter(trial.parameters + 0.5)
+        before = {name: slot.clone() for name, slot in trial.state.items()}
+        trial.tell(event)
+        if any(not torch.equal(slot, before[name]) for name, slot in trial.state.items()):
+            noted.add(event)
+    unheard = set() if facts.hears is None else noted - facts.hears
+    expect(not unheard, f"declares to hear {sorted(facts.hears or ())}, but takes note of {_named(unheard)}")
+    if facts.event is None:
+        expect(not noted, f"declares to wait for no event, but takes note of {_named(noted)}")
+    elif heard := _named(_heard(payload)):
+        expect(
+            bool(noted), f"declares to wait for {facts.event!r}, but {heard} changes nothing that it keeps"
+        )
+
+
+def _named(events: Iterable[str]) -> str:
+    return " and ".join(map(repr, sorted(events)))
 
 
 def nan_is_shown(payload: Payload) -> None:

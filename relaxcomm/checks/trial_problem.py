@@ -16,6 +16,7 @@ from relaxcomm.checks.trial_model import trial_model
 from relaxcomm.checks.world_sizes import sizes_for
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.grammar import parse_algorithm
+from relaxcomm.data.clients import CLIENT, ROUND
 from relaxcomm.engine import Engine, attach
 from relaxcomm.engine.run_warnings import LOGGER
 from relaxcomm.errors import CompositionError, TopologyError
@@ -53,11 +54,13 @@ class Rank:
         rates = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: 1 / (1 + step / 60))
         self.schedule = rates
         self.engine: Engine = attach(self.model, self.optimizer, self.settings, process_group=self.group)
+        events = {rule.trigger.facts.event for rule in algorithm.rules} - {None, CLIENT, ROUND}
+        self._events = sorted(map(str, events))  # of which no loader tells
         data = torch.utils.data.TensorDataset(*problem())
         self.loader = self.engine.loader(data, batch_size=_BATCH)
 
     def epoch(self) -> None:
-        """Train on this rank's share once, noting the parameters after every step."""
+        """Train on this rank's share once, noting the parameters after every step; then events come."""
         for batch in self.loader:
             self.group.sleep(1.0)
             for (x, y), share in self.engine.micro_batches(batch, _BATCH // 2):
@@ -68,6 +71,8 @@ class Rank:
             self.optimizer.zero_grad()
             self.schedule.step()
             self.history.append(self.parameters)
+        for event in self._events:
+            self.engine.mark(event)
 
     @property
     def parameters(self) -> Tensor:

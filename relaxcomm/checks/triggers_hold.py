@@ -69,14 +69,14 @@ def firing_is_declared(trigger: Trigger) -> None:
         (facts.event is not None) == (facts.known == "event"),
         f"declares to be known at {facts.known}, and to wait for the event {facts.event!r}",
     )
-    steps, before = max(_PERIODS * facts.period_steps, _LEAST_STEPS), global_states()
+    steps, generators = max(_PERIODS * facts.period_steps, _LEAST_STEPS), global_states()
     try:
         fired = list(_firings(trigger, steps))
         beside = [one for one, _ in zip(_firings(trigger, steps), _firings(trigger, steps), strict=True)]
     except AssertionError as error:
         raise Broken(f"declares to be known at {facts.known}, but asks for more: {error}") from error
     if beside != fired:
-        left_alone(before)
+        left_alone(generators)
         raise Broken(f"fires in other steps when another worker in its process is asked, too: {_ELSEWHERE}")
     follows = list(_firings(trigger, steps, counts=True)) != fired
     expect(

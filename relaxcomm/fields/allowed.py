@@ -86,8 +86,9 @@ def _words(hint: Any, outer: Mapping[str, Any] = _NO_LIMITS) -> str:
     hint, own = _bare(hint)
     bounds = {**own, **outer}
     if _is_union(hint):
-        held = [one for one in get_args(hint) if one is not NoneType]
-        return ", or ".join(dict.fromkeys(_words(one, bounds) for one in held))
+        return ", or ".join(
+            dict.fromkeys(_words(one, bounds) for one in get_args(hint) if one is not NoneType)
+        )
     if get_origin(hint) is Literal:
         return _one_of([*map(repr, get_args(hint))])
     if get_origin(hint) in _LISTS:

@@ -25,6 +25,8 @@ class Link:
         bytes_per_second: at which a rank's bytes leave it.
         burst_bytes: that leave at once after a rest, as of a token bucket: `tc`'s, or a cloud's.
 
+    Raises: ConfigError for what is no number, is negative, or takes no bytes.
+
     Example:
         >>> import torch
         >>> from relaxcomm import Link, attach, simulate
@@ -40,6 +42,17 @@ class Link:
     latency_seconds: float = 0.0
     bytes_per_second: float = float("inf")
     burst_bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("latency_seconds", "bytes_per_second", "burst_bytes"):
+            value, is_rate = getattr(self, name), name == "bytes_per_second"
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not is_number or not (value > 0 if is_rate else 0 <= value < math.inf):
+                allowed = "a number above 0" if is_rate else "a finite number, 0 or more"
+                raise ConfigError(
+                    f"Link: {name} = {shown(value)} is not allowed: write {allowed}; a configuration and the "
+                    'command line take it in words, such as "100mbit,5ms"'
+                )
 
     @property
     def burst_seconds(self) -> float:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from itertools import chain, product
+from operator import mul
 from typing import Any
 
 import torch
@@ -80,19 +83,25 @@ def footprint(
 def footprints(
     algorithm: Algorithm, items: Sequence[Item], world_size: int, topology: Topology
 ) -> dict[int, Footprint]:
-    """What the ranks need, see `footprint`: of very many so many that are spread over all."""
-    return {
-        rank: footprint(algorithm, items, Membership(rank, world_size), topology)
-        for rank in _looked_at(world_size)
-    }
+    """What the ranks need, see `footprint`: of very many so many that are spread over all, and hubs."""
+    ranks = _spread(world_size)
+    if len(ranks) < world_size:
+        graphs = [
+            rule.exchange.topology_override() or topology
+            for rule in algorithm.rules
+            if rule.exchange.facts.topology == "graph"
+        ]
+        ranks += sorted({rank for graph in graphs for rank in _extremes(graph, world_size)} - {*ranks})
+    return {rank: footprint(algorithm, items, Membership(rank, world_size), topology) for rank in ranks}
 
 
 def mean_footprint(found: Mapping[int, Footprint], world_size: int) -> Footprint:
-    """What a rank needs on average: those but rank 0 stand for all others, see `footprints`."""
-    first, *others = map(astuple, found.values())
-    share = (world_size - 1) / max(1, len(others))
-    columns = zip(first, *others, strict=True)
-    return Footprint(*((own + share * sum(theirs)) / world_size for own, *theirs in columns))
+    """What a rank needs on average: those that are spread stand for all others, see `footprints`."""
+    _, *spread = _spread(world_size)
+    stand_for = (world_size - len(found) + len(spread)) / max(1, len(spread))
+    shares = [stand_for / world_size if rank in spread else 1 / world_size for rank in found]
+    columns = zip(*map(astuple, found.values()), strict=True)
+    return Footprint(*(sum(map(mul, shares, column)) for column in columns))
 
 
 def least_and_most(found: Mapping[int, Footprint]) -> tuple[int, int] | None:
@@ -101,7 +110,15 @@ def least_and_most(found: Mapping[int, Footprint]) -> tuple[int, int] | None:
     return None if found[most].whole <= 1.01 * found[least].whole else (least, most)
 
 
-def _looked_at(size: int) -> list[int]:
+def _extremes(topology: Topology, size: int) -> Iterator[int]:
+    """The ranks that take from, and give to, the fewest and the most others."""
+    taken = {rank: len(weights) for rank, weights in topology.weights(size).items()}
+    given = Counter(chain.from_iterable(topology.weights(size).values()))
+    for pick, degrees in product((min, max), (taken, given)):
+        yield pick(degrees, key=degrees.__getitem__)
+
+
+def _spread(size: int) -> list[int]:
     """Rank 0, with which all others may exchange, and of these so many that are spread over all.
 
     They are an odd number apart: groups often have an even size, and their first ranks hold more.

@@ -92,7 +92,7 @@ def forecast(
     useful = None if failures is None else failures.useful(replay, replayed.step_seconds, items)
     remarks += remarks_on(replay, items, math.inf if useful is None else useful.died_out_seconds)
     needed = footprints(chosen, items, scenario.workers, scenario.topology)
-    remarks += _memory_of_some(needed, items)
+    remarks += _memory_of_some(needed, items, scenario.workers)
     return Forecast(
         name=algorithm.name,
         workers=scenario.workers,
@@ -104,14 +104,15 @@ def forecast(
     )
 
 
-def _memory_of_some(needed: Mapping[int, Footprint], items: Sequence[Item]) -> list[str]:
+def _memory_of_some(needed: Mapping[int, Footprint], items: Sequence[Item], workers: int) -> list[str]:
     """Whose memory is told, where not all ranks need as much."""
     apart = least_and_most(needed)
     if apart is None:
         return []
     least, most = apart
     lower = data_size(needed[least].whole * sum(item.parameter.numel() for item in items))
-    return [f"memory is what rank {most} needs, the most of all; rank {least} needs least, {lower}"]
+    counted = "all" if len(needed) == workers else f"the {len(needed)} ranks for which it was counted"
+    return [f"memory is what rank {most} needs, the most of {counted}; rank {least} needs least, {lower}"]
 
 
 def _chosen(algorithm: Algorithm, items: Sequence[Item], scenario: Scenario) -> tuple[Algorithm, list[str]]:

@@ -9,9 +9,13 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from relaxcomm.checks.compressors_hold import every_rank_sends
+from relaxcomm import CompositionError, Rule
+from relaxcomm.checks.algorithms_hold import algorithm_checks
+from relaxcomm.checks.compositions import algorithm_around
+from relaxcomm.checks.compressors_hold import every_rank_sends, messages_are_declared
 from relaxcomm.checks.controllers_hold import controller_checks
 from relaxcomm.checks.finding import Broken
+from relaxcomm.checks.payloads_hold import payload_checks
 from relaxcomm.checks.triggers_hold import trigger_checks
 from relaxcomm.plugin import (
     DENSE,
@@ -21,11 +25,13 @@ from relaxcomm.plugin import (
     Controller,
     ControllerFacts,
     Dense,
+    PayloadFacts,
     Trigger,
     TriggerFacts,
     VotingTrigger,
     frozen,
 )
+from relaxcomm.primitives import all_reduce, parameters
 
 _FIRST, _SECOND = frozenset({"rung"}), frozenset({"mode"})
 
@@ -198,3 +204,74 @@ def test_a_trigger_may_draw_numbers(trigger):
 def test_numbers_that_differ_among_ranks_are_not_taken_for_counts(draw, said):
     with pytest.raises(Broken, match=said):
         trigger_checks(same_coin(draw=draw))["firing"]()
+
+
+@frozen
+class at_stage(Trigger):
+    """Fires where the loop says engine.mark("stage")."""
+
+    facts: ClassVar[TriggerFacts] = replace(COIN, known="event", event="stage")
+
+    def fires(self, cx):
+        return cx.event == "stage"
+
+
+@frozen
+class of_stage(parameters):
+    """Counts the stages."""
+
+    facts: ClassVar[PayloadFacts] = replace(
+        parameters.facts, event="stage", hears=frozenset({"stage"}), slots={"sum": "equal"}
+    )
+
+    def init(self, bucket):
+        return {"sum": torch.zeros(())}
+
+    def event(self, cx, bucket, state, event, facts):
+        if event == "stage":
+            state["sum"] = state["sum"] + 1
+
+
+@frozen
+class deaf(parameters):
+    """Waits for a stage, of which it takes no note."""
+
+    facts: ClassVar[PayloadFacts] = replace(parameters.facts, event="stage", hears=frozenset())
+
+
+@pytest.mark.parametrize("primitive", [at_stage(), of_stage(), deaf()])
+def test_an_event_may_be_a_plug_ins_own(primitive):
+    checks = trigger_checks if isinstance(primitive, Trigger) else payload_checks
+    for run in checks(primitive).values():
+        run()
+    around = algorithm_checks(algorithm_around(primitive))
+    for name in ("exchanges", "state"):
+        around[name]()
+
+
+def test_events_that_differ_are_named():
+    with pytest.raises(CompositionError, match=r"waits for no event, and .*event 'stage'; take two"):
+        Rule(trigger=at_stage(), payload=parameters(), exchange=all_reduce())
+
+
+@frozen
+class in_float32(Compressor):
+    """What is sent is kept in float32, and the result rounded to the tensor's type."""
+
+    facts: ClassVar[CompressorFacts] = replace(seldom.facts, unbiased=False)
+    scale: float = 1.0
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        sent = torch.round(tensor.float() * 300) / 300
+        parts = yield Dense(sent.clone())
+        result = self.scale * sum(weight * message.tensor for weight, message in parts)
+        return result.to(tensor.dtype), sent
+
+    def message_bytes(self, numel, element_bytes):
+        return 4 * numel
+
+
+def test_what_was_sent_may_be_more_precise_than_the_result():
+    messages_are_declared(in_float32())
+    with pytest.raises(Broken, match=r"alone, of torch.float32, the result is not what its own messages"):
+        messages_are_declared(in_float32(scale=1.1))

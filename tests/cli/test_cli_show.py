@@ -203,6 +203,13 @@ def test_a_primitive():
     assert "facts.period_steps" in facts("every")
 
 
+@pytest.mark.parametrize(
+    ("name", "heard"), [("parameters", "all"), ("client_deltas", "client, round given up")]
+)
+def test_what_a_payload_hears(name, heard):
+    assert f"hears  {heard}" in run(name)[1]
+
+
 def test_an_argument_that_may_be_left_open_says_null():
     assert facts("fedavg")["parameters.clients"].startswith(
         "a whole number, 1 or more, or null: default null"

@@ -362,3 +362,20 @@ def calls_per_rank(size):
 def test_a_rank_costs_the_scheduler_no_more_among_many():
     """None looks at all others for each operation: that made an exchange of all cost N^2."""
     assert calls_per_rank(96) < 1.3 * calls_per_rank(24)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("latency_seconds", -1, "a finite number, 0 or more"),
+        ("latency_seconds", float("nan"), "a finite number, 0 or more"),
+        ("latency_seconds", "5ms", 'a finite number, 0 or more; .* in words, such as "100mbit,5ms"'),
+        ("burst_bytes", float("inf"), "a finite number, 0 or more"),
+        ("bytes_per_second", 0, "a number above 0"),
+        ("bytes_per_second", float("nan"), "a number above 0"),
+        ("bytes_per_second", True, "a number above 0"),
+    ],
+)
+def test_a_link_that_cannot_be(name, value, allowed):
+    with pytest.raises(ConfigError, match=f"Link: {name} = .* is not allowed: write {allowed}"):
+        Link(**{name: value})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import inspect
 
+import networkx as nx
 import pytest
 import torch
 from torch import nn
@@ -15,7 +16,8 @@ from relaxcomm.config import registry
 from relaxcomm.config.examples import from_example
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.network.transport import Membership
-from relaxcomm.planner.footprint import footprint
+from relaxcomm.planner.footprint import footprint, footprints, least_and_most, mean_footprint
+from relaxcomm.planner.forecast import _memory_of_some
 from relaxcomm.tensors.items import Item
 from tests.engine.harness import engine_state
 
@@ -121,3 +123,18 @@ def test_all_is_what_a_run_holds(name):
     # What is on its way, or the last result, may lie in the network too, which is in this process.
     assert seen <= 1.02 * (kept + buffers) + 1.6 * under_way + 4
     del others
+
+
+def test_a_hub_among_many_ranks_is_looked_at():
+    hub, others = 50, {49, 50, 51}
+    wheel = nx.cycle_graph(100)
+    wheel.add_edges_from((hub, rank) for rank in range(100) if rank not in others)
+    graph, algorithm = topology.from_networkx(wheel), parse_algorithm("d_psgd")
+    items = [Item("weight", torch.zeros(1000))]
+    found = footprints(algorithm, items, 100, graph)
+    assert len(found) < 30
+    assert least_and_most(found)[1] == hub
+    exact = sum(footprint(algorithm, items, Membership(rank, 100), graph).whole for rank in range(100)) / 100
+    assert mean_footprint(found, 100).whole == pytest.approx(exact, rel=0.02)
+    (remark,) = _memory_of_some(found, items, 100)
+    assert f"what rank 50 needs, the most of the {len(found)} ranks for which it was counted" in remark

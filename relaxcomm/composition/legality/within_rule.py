@@ -10,6 +10,7 @@ from relaxcomm.composition.legality.alternatives import exchanges_that, listed, 
 from relaxcomm.composition.legality.outer_rules import check_outer, check_served_outer
 from relaxcomm.composition.legality.parts import RuleParts
 from relaxcomm.composition.legality.topologies import check_graph
+from relaxcomm.data.clients import ROUND
 from relaxcomm.errors import CompositionError, CompositionWarning
 from relaxcomm.roles import ExchangeFacts
 
@@ -143,10 +144,17 @@ def _check_clock(rule: RuleParts) -> None:
 
 def _check_events(rule: RuleParts) -> None:
     event = rule.trigger.facts.event
-    if rule.payload.facts.event != event:
+    waits = rule.payload.facts.event
+    if ROUND in {waits, event} and waits != event:
         raise CompositionError(
             f"{rule.payload!r} with {rule.trigger!r}: the moves of clients are exchanged at a round's end, "
             "and nothing else is; use client_deltas() and every_round() together"
+        )
+    if waits != event:
+        of_payload, of_trigger = (f"event {one!r}" if one else "no event" for one in (waits, event))
+        raise CompositionError(
+            f"{rule.payload!r} waits for {of_payload}, and {rule.trigger!r} for {of_trigger}; take two whose "
+            "facts declare the same event"
         )
     if event is not None and rule.delay:
         raise CompositionError(f"delay {rule.delay} with {rule.trigger!r}: a round has no steps; use delay 0")
