@@ -28,7 +28,7 @@ from relaxcomm.config.grammar import arguments_of
 from relaxcomm.config.uninstalled import is_path, refuse_missing
 from relaxcomm.data import Partition
 from relaxcomm.errors import ConfigError
-from relaxcomm.fields.validation import closest
+from relaxcomm.fields.validation import closest, shown
 from relaxcomm.roles import Compressor, Controller, Exchange, Outer, Payload, Trigger
 from relaxcomm.topology import Topology
 
@@ -66,6 +66,11 @@ def findings(
         parameters: as above.
         limit_seconds: the longest that one check may take; then the rest of its subject's are left out.
     """
+    if not isinstance(target, str | Path):
+        raise ConfigError(
+            f"{shown(target)} is neither a name nor a path; give the name of what is installed, such as "
+            'check("top_k", density=0.1), or the path of the file or folder that defines it'
+        )
     for name, load in _subjects(target):
         for finding in _of(name, load, parameters, partial(attempt, name, limit_seconds=limit_seconds)):
             yield finding

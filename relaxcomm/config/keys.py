@@ -25,7 +25,7 @@ _EXAMPLES = {
     "checkpoint": "{path: checkpoints, every_steps: 1000}",
     "drift_guard": "{every_steps: 100}",
     "membership": "{elastic: true}",
-    "metrics": "{}",
+    "metrics": "{port: 9400}",
     "phases": "[{after_steps: 1000, algorithm: local_sgd}]",
 }
 """Examples of the keys that hold keys."""

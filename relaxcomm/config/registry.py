@@ -16,6 +16,7 @@ from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, Found, LeftOut, d
 from relaxcomm.config.plugin_modules import forget_failures
 from relaxcomm.config.uninstalled import points_in
 from relaxcomm.errors import ConfigError, PluginError, RelaxcommError, worded
+from relaxcomm.fields.allowed import with_article
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.fields.validation import closest, refusal, refuse_bools, shown, signature_of
 
@@ -126,7 +127,8 @@ def primitive(role: str, name: str) -> type[Declared]:
     refuse_left_out(name)
     elsewhere = [other for other, names in known.items() if name in names]
     if elsewhere:
-        raise ConfigError(f"{name!r} is a {elsewhere[0]}, not a {role}{closest(name, known.get(role, {}))}")
+        is_one, not_one = with_article(elsewhere[0]), with_article(role)
+        raise ConfigError(f"{name!r} is {is_one}, not {not_one}{closest(name, known.get(role, {}))}")
     raise ConfigError(f"unknown {role} {shown(name)}{closest(name, known.get(role, {}))}")
 
 

@@ -54,6 +54,10 @@ def refuse_missing(name: str) -> None:
 
 
 def _declared(folder: Path) -> list[EntryPoint]:
+    if not (folder / "pyproject.toml").exists():
+        files = sorted(folder.glob("*.py"))
+        alone = f"; a file of Python is checked by its own path, such as {files[0]}" if files else ""
+        raise ConfigError(f"{folder} is not a package's folder: it has no pyproject.toml{alone}")
     data = read_at_most(folder / "pyproject.toml", _LONGEST_BYTES, "the package's")
     try:
         groups = tomllib.loads(data.decode())["project"].get("entry-points", {})
@@ -67,23 +71,30 @@ def _declared(folder: Path) -> list[EntryPoint]:
     source = folder / "src" if (folder / "src").is_dir() else folder
     sys.path.insert(0, str(source.resolve()))
     for package in {point.value.partition(":")[0].partition(".")[0] for point in points}:
-        _refuse_elsewhere(package, folder)
+        _refuse_elsewhere(package, folder, source)
     return [one for point in points for one in each(point)]
 
 
-def _refuse_elsewhere(package: str, folder: Path) -> None:
+def _refuse_elsewhere(package: str, folder: Path, source: Path) -> None:
     """Raise ConfigError for a package that would not be, or is not, imported from the folder."""
-    if package in sys.modules:
-        module = sys.modules[package]
+    module = sys.modules.get(package)
+    if module is not None:
         places = [*getattr(module, "__path__", ()), getattr(module, "__file__", None) or ""]
     else:
         found = importlib.util.find_spec(package)
         places = [] if found is None else [*(found.submodule_search_locations or ()), found.origin or ""]
-    if places and not any(Path(place).resolve().is_relative_to(folder.resolve()) for place in places):
+    if any(Path(place).resolve().is_relative_to(folder.resolve()) for place in places):
+        return
+    if module is None:
+        instead = f", and {found.origin or places[0]} is another" if found is not None else ""
+        beside = f", or into {folder / 'src'}" if source == folder else ""
         raise ConfigError(
-            f"{package} is imported from {places[0]}, so nothing of {folder} would be looked at; write a "
-            f"path such as ./{folder.name}, in a process that has not imported {package} yet"
+            f"{folder} declares {package}, which is not in {source}{instead}; put the package there{beside}"
         )
+    raise ConfigError(
+        f"{package} is imported from {places[0]}, so nothing of {folder} would be looked at; write a "
+        f"path such as ./{folder.name}, in a process that has not imported {package} yet"
+    )
 
 
 def _defined(file: Path) -> list[EntryPoint]:

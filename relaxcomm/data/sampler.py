@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from numbers import Integral
 
 from torch.utils.data import Sampler
 
@@ -11,6 +12,7 @@ from relaxcomm.data.injection import Injection
 from relaxcomm.data.partitions import Indices, Partition, iid
 from relaxcomm.data.position import Position, Progress, Reading
 from relaxcomm.errors import ConfigError
+from relaxcomm.fields.validation import shown
 from relaxcomm.network.transport import Membership
 
 
@@ -205,7 +207,7 @@ class ShareSampler(Sampler[list[int]]):
         return whole + bool(self._next_samples(last, is_rest=is_rest))
 
 
-def check_batch_size(batch_size: int) -> None:
+def check_batch_size(batch_size: object) -> None:
     """Raises: ConfigError for a batch without samples."""
-    if batch_size < 1:
-        raise ConfigError(f"batch_size is {batch_size}; it must be at least 1")
+    if isinstance(batch_size, bool) or not isinstance(batch_size, Integral) or batch_size < 1:
+        raise ConfigError(f"batch_size is {shown(batch_size)}; it must be a whole number of at least 1")

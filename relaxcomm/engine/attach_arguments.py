@@ -88,6 +88,11 @@ def _listed(optimizer: object) -> tuple[Optimizer, ...]:
     given = () if optimizer is None else optimizer
     many = tuple(given) if isinstance(given, Sequence) else (given,)
     for one in many:
+        if isinstance(one, type) and issubclass(one, Optimizer):
+            raise UsageError(
+                f"{one.__name__} is the class of an optimizer; pass one that is made, such as "
+                f"{one.__name__}(model.parameters(), lr=0.1)"
+            )
         if not isinstance(one, Optimizer):
             raise UsageError(
                 f"{type(one).__name__} is no torch.optim.Optimizer, whose steps could be followed; pass the "

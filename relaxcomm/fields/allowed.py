@@ -108,7 +108,17 @@ def _words(hint: Any, outer: Mapping[str, Any] = _NO_LIMITS) -> str:
     if issubclass(kind, Enum):
         return _one_of([f"{kind.__name__}.{name}" for name in kind.__members__])
     role = getattr(kind, "role", kind.__name__)  # of what is found by its name, see frozen.Declared
-    return _ROLES.get(role, f"{'an' if role[0] in 'aeiouAEIOU' else 'a'} {role}")
+    return _ROLES.get(role) or with_article(role)
+
+
+def with_article(noun: str) -> str:
+    """A noun behind "a" or "an".
+
+    Example:
+        >>> with_article("exchange"), with_article("trigger")
+        ('an exchange', 'a trigger')
+    """
+    return f"{'an' if noun[0] in 'aeiouAEIOU' else 'a'} {noun}"
 
 
 def _item(hint: Any) -> str:

@@ -356,6 +356,11 @@ def test_what_is_neither_name_nor_path():
         relaxcomm.check("bspp")
 
 
+def test_an_object_is_neither():
+    with pytest.raises(relaxcomm.ConfigError, match=r"^sign\(\) is neither a name nor a path; give the name"):
+        relaxcomm.check(relaxcomm.primitives.sign())
+
+
 def test_a_folder_without_plugins(tmp_path):
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "x"\n')
     with pytest.raises(relaxcomm.ConfigError, match="declares nothing"):

@@ -48,7 +48,7 @@ RULE = {"payload": "gradients", "exchange": "all_reduce"}
             ConfigError,
             "'saved' is not allowed; write its keys, such as checkpoint: {path: checkpoints, every_steps:",
         ),
-        ({"algorithm": "bsp", "metrics": True}, ConfigError, "write its keys, such as metrics: {}"),
+        ({"algorithm": "bsp", "metrics": True}, ConfigError, "write its keys, such as metrics: {port: 9400}"),
         ({"algorithm": "bsp", "phases": ["local_sgd"]}, ConfigError, "such as phases: [{after_steps: 1000"),
         (
             {"algorithm": "bsp", "phases": [{"after_step": 5, "algorithm": "local_sgd"}]},
@@ -97,7 +97,16 @@ RULE = {"payload": "gradients", "exchange": "all_reduce"}
         ({"algorithm": "post_local_sgd"}, ConfigError, "needs 'after_steps'"),
         ({"algorithm": {"rules": []}}, CompositionError, "at least one rule"),
         ({"algorithm": {"rules": [{"payload": "gradients"}]}}, ConfigError, "needs 'exchange'"),
-        ({"algorithm": {"rules": [{**RULE, "exchange": "identity"}]}}, ConfigError, "is a compressor, not a"),
+        (
+            {"algorithm": {"rules": [{**RULE, "exchange": "identity"}]}},
+            ConfigError,
+            "is a compressor, not an exchange",
+        ),
+        (
+            {"algorithm": {"rules": [{**RULE, "payload": "all_reduce"}]}},
+            ConfigError,
+            "is an exchange, not a payload",
+        ),
         ({"algorithm": {"rules": [{**RULE, "delay": -1}]}}, ConfigError, "delay = -1 is not allowed"),
         ({"algorithm": {"rules": [{**RULE, "late": 1}]}}, ConfigError, "unknown key 'late'"),
         (

@@ -151,3 +151,29 @@ def test_a_folder_is_looked_at_even_if_its_package_is_installed(tmp_path):
         ConfigError, match=rf"plug_twice is imported from {installed}.* such as \./twice, in a"
     ):
         check(folder)
+
+
+POINTS = '[project]\nname = "x"\n[project.entry-points."relaxcomm.primitives"]\nmine = "plug_{}:mine"\n'
+
+
+def test_a_folder_without_a_pyproject(tmp_path):
+    _file(tmp_path / "loose", "a.py", "")
+    with pytest.raises(
+        ConfigError, match=r"it has no pyproject.toml; a file of Python .* such as .*loose/a\.py"
+    ):
+        check(tmp_path / "loose")
+
+
+def test_a_package_that_is_not_in_its_folder(tmp_path):
+    _file(tmp_path / "laid", "pyproject.toml", POINTS.format("inside"))
+    _file(tmp_path / "laid" / "python", "plug_inside.py", PLUGIN.format(name="mine", times=1))
+    with pytest.raises(
+        ConfigError, match=r"laid declares plug_inside, which is not in .*laid; put .*laid/src$"
+    ):
+        check(tmp_path / "laid")
+    sys.path.append(str(_file(tmp_path / "site", "plug_other.py", "").parent))
+    _file(tmp_path / "shadow", "pyproject.toml", POINTS.format("other"))
+    with pytest.raises(
+        ConfigError, match=r"is not in .*shadow, and .*plug_other\.py is another; put the package"
+    ):
+        check(tmp_path / "shadow")

@@ -47,6 +47,14 @@ def test_the_configured_batch_size_is_the_loaders():
         attached({"algorithm": "bsp"})
 
 
+@pytest.mark.parametrize("given", ["2", 2.0, True, 0])
+def test_a_batch_size_that_is_no_number_of_samples_is_refused(given):
+    with pytest.raises(
+        relaxcomm.ConfigError, match=r"batch_size is .*; it must be a whole number of at least 1"
+    ):
+        attached({"algorithm": "bsp"}, batch_size=given)
+
+
 @pytest.mark.parametrize(
     ("more", "says"),
     [

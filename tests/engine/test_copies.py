@@ -228,6 +228,7 @@ class Wrapper(torch.optim.Optimizer):
 @pytest.mark.parametrize(
     ("optimizer", "words"),
     [
+        (torch.optim.SGD, r"SGD is the class of an optimizer; pass one that is made, such as SGD\(model\."),
         (object(), "object is no torch.optim.Optimizer"),
         ([], "the list of optimizers is empty; pass None"),
         ([None], "NoneType is no torch.optim.Optimizer"),

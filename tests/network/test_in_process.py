@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
-from relaxcomm import CommunicationError, DeadlockError, Link, simulate
+from relaxcomm import CommunicationError, ConfigError, DeadlockError, Link, simulate
 from relaxcomm.network.operations import AllReduce, Label, Neighbors, Request
 from relaxcomm.network.transport import Service
 
