@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import meant, shown
@@ -46,7 +47,7 @@ class Link:
     def __post_init__(self) -> None:
         for name in ("latency_seconds", "bytes_per_second", "burst_bytes"):
             value, is_rate = getattr(self, name), name == "bytes_per_second"
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            is_number = isinstance(value, Real) and not isinstance(value, bool)
             if not is_number or not (value > 0 if is_rate else 0 <= value < math.inf):
                 allowed = "a number above 0" if is_rate else "a finite number, 0 or more"
                 raise ConfigError(
