@@ -26,6 +26,7 @@ def finish(session: Session, *, average: bool | None) -> None:
         with session.world.statistics.evaluating(), evaluated(session.replica.optimizers, keeps=False):
             means = together(lambda: replicas.finite_means(session.bound, EVALUATION))
             replicas.replace(session.bound, means)
+            session.replica.loaded.end_here()
             del means  # as much as the model
         requantize(session.replica.model)
         together(lambda: run_warnings.warn_of_parted(session.bound))

@@ -173,12 +173,12 @@ class Loop:
         loop_checks.check_turn(self.step, optimizer, self.turns.stepped, closure)
         if self.step.bound.replica.scaler is not None and not self._called:
             self._hooks.watch_parts()
-        begins, self._opened = not self._opened, True
-        if begins:
+        if not self._opened:
             loop_checks.check_now_and_then(self.step)
+        later, self._opened = optimizer if self._opened else None, True
         if not self.given_up.include_this:
-            loop_checks.check_exchanged(self.step, unsynchronised=self._unsynchronised)
-            if begins:
+            loop_checks.check_exchanged(self.step, later, unsynchronised=self._unsynchronised)
+            if later is None:
                 self.step.before_step()
         self._replaced = lay_out_as_parameters(optimizer)
 

@@ -92,14 +92,17 @@ def _turn_error(step: Step, optimizer: Optimizer, stepped: Sequence[Optimizer]) 
     )
 
 
-def check_exchanged(step: Step, *, unsynchronised: bool) -> None:
+def check_exchanged(step: Step, later: Optimizer | None = None, *, unsynchronised: bool) -> None:
     """Refuse a step whose gradients a rule should have exchanged, and has not.
 
     Args:
         step: that is about to end.
+        later: an optimizer after the first, which may have no gradients: their batch was given up.
         unsynchronised: whether a backward of it ran under no_sync.
     """
     if step.synchronised or not step.backward.is_due():
+        return
+    if later is not None and not step.bound.replica.has_gradients(later):
         return
     step.bound.replica.check_frozen()  # which may be why
     step.bound.replica.check_parameters()

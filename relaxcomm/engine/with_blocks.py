@@ -15,7 +15,11 @@ T = TypeVar("T")
 class WithBlock(_GeneratorContextManager[None]):
     """What such a method returns; dropped unused it warns, as Python does of a coroutine not awaited."""
 
-    _is_used = False
+    _is_used = True  # until its arguments have been taken
+
+    def __init__(self, method: Callable[..., Iterator[None]], args: Any, kwargs: Any) -> None:
+        super().__init__(method, args, kwargs)  # type: ignore[arg-type]  # contextlib, too, takes any iterator
+        self._is_used = False
 
     def __enter__(self) -> None:
         self._is_used = True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from queue import SimpleQueue
 from typing import Any
@@ -50,11 +50,9 @@ class StagedWork:
         Raises: RuntimeError if that was not enough; what went wrong while the request was sent.
         """
         deadline = time.monotonic() + timeout.total_seconds()
-        try:
-            work = self._sent.result(timeout.total_seconds())
-        except TimeoutError:
-            raise RuntimeError(f"not sent within {timeout.total_seconds():g} s") from None
-        work.wait(timedelta(seconds=max(0.001, deadline - time.monotonic())))
+        if wait([self._sent], timeout.total_seconds()).not_done:
+            raise RuntimeError(f"not sent within {timeout.total_seconds():g} s")
+        self._sent.result().wait(timedelta(seconds=max(0.001, deadline - time.monotonic())))
 
     def is_completed(self) -> bool:
         """Whether it has ended, well or not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
@@ -43,10 +43,9 @@ class StoreThread:
             self._thread, self._questions = self._begin()
         answer: Future[T] = Future()
         self._questions.put((question, answer))
-        try:
-            return answer.result(seconds)
-        except TimeoutError:
-            raise TimeoutError(f"the store has not answered for {seconds:g} s") from None
+        if wait([answer], seconds).not_done:
+            raise TimeoutError(f"the store has not answered for {seconds:g} s")
+        return answer.result()
 
     def close(self) -> None:
         """End the thread, if the store lets it end; another question begins another."""

@@ -45,7 +45,7 @@ class LoadedWeights:
         self._unclear: list[bool] = []  # those that it may have put back
         self._versions: list[int] | None = None  # after that step
         self._usual = [0] * len(self._tensors)  # how often the loop itself writes in place between two steps
-        self._ignores = self._is_restored = self._are_final = False
+        self._ignores = self._is_restored = self._is_ending = self._are_final = False
 
     def follow(self, algorithm: Algorithm, *, is_elastic: bool = False) -> None:
         """An algorithm begins, and goes on from what was loaded.
@@ -121,6 +121,11 @@ class LoadedWeights:
         """Names of the parameters that loads have changed since the last step."""
         return self._loaded()[0] if self._matters else []
 
+    @property
+    def was_loaded(self) -> bool:
+        """Whether anything was loaded since the last step, if only what was there."""
+        return self._before is not None
+
     def others(self) -> list[str]:
         """Names of the parameters that loads have changed, or may have, also where no step minds it."""
         changed, unclear = self._loaded()
@@ -128,8 +133,8 @@ class LoadedWeights:
 
     @property
     def are_final(self) -> bool:
-        """Whether nobody puts back what loads have changed, see `ending`."""
-        return self._are_final and bool(self.changed())
+        """Whether parameters hold what the algorithm ends with: see `end_here`, or a load, see `ending`."""
+        return self._is_ending and (self._are_final or bool(self.changed()))
 
     def forget(self, *, is_restored: bool = False) -> None:
         """What was loaded belongs to what the engine goes on from.
@@ -154,11 +159,15 @@ class LoadedWeights:
     @contextmanager
     def ending(self) -> Iterator[None]:
         """What was loaded is what an algorithm ends with, which ends inside."""
-        self._are_final = True
+        self._is_ending = True
         try:
             yield
         finally:
-            self._are_final = False
+            self._is_ending = self._are_final = False
+
+    def end_here(self) -> None:
+        """The algorithm, which is ending, ends with what parameters hold now, whatever ranks are lost."""
+        self._are_final = True
 
     @contextmanager
     def outlasting(self) -> Iterator[None]:

@@ -171,9 +171,15 @@ class Replica:
         check_untrained(missing, slots, self.optimizers, self.scaler)
         return found
 
-    def has_gradients(self) -> bool:
-        """Whether any `.grad` holds another number than zero; the host waits for those that are there."""
-        return any(item.grad is not None and bool(item.grad.any()) for item in self.parameters)
+    def has_gradients(self, optimizer: Optimizer | None = None) -> bool:
+        """Whether any `.grad` holds another number than zero; the host waits for those that are there.
+
+        Args:
+            optimizer: to whose parameters to look; by default to all.
+        """
+        own = {id(p) for group in optimizer.param_groups for p in group["params"]} if optimizer else None
+        mine = [item.grad for item in self.parameters if own is None or id(item.parameter) in own]
+        return any(grad is not None and bool(grad.any()) for grad in mine)
 
     def clear_gradients(self) -> None:
         """Make `.grad` None everywhere."""

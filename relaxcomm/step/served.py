@@ -78,8 +78,9 @@ def models(bound: Bound, purpose: str, asked: Mapping[TaskKey, Transfer]) -> lis
     """
     if not hold_model(bound):
         return []
-    found, is_loaded = [], bool(bound.replica.loaded.changed())
-    any_loaded = bound.agreements.any(is_loaded, purpose, bound.common_step)
+    found, loaded = [], bound.replica.loaded
+    any_loaded = bound.agreements.any(bool(loaded.changed()), purpose, bound.common_step)
+    is_loaded = any_loaded and loaded.was_loaded  # if only with what was there
     for (index, unit), service in bound.state.services.items():
         part = service.part()
         if part is not None:

@@ -260,6 +260,28 @@ def test_gradients_that_the_second_has_made_under_no_sync_alone_are_refused():
         in_process(in_turns, 3, False)
 
 
+@pytest.mark.parametrize("to_none", [True, False])
+def test_the_second_may_step_without_gradients_after_something_ran_under_no_sync(to_none):
+    def train(world: World):
+        model = CASES["toy"].model()
+        parts = list(model.children())
+        first, second = (torch.optim.SGD(part.parameters(), lr=0.1) for part in (parts[0], parts[2]))
+        with world.attach(model, [first, second], {"algorithm": "bsp", "bucket_bytes": 500}) as engine:
+            for step in range(3):
+                CASES["toy"].local_loss(model, step, world.rank).backward()
+                first.step()
+                model.zero_grad(set_to_none=to_none)
+                if world.rank == 0:
+                    with torch.no_grad(), engine.no_sync():
+                        CASES["toy"].local_loss(model, step, world.rank)
+                second.step()
+        return values(model)
+
+    found = in_process(train, 3)
+    for one in found[1:]:
+        np.testing.assert_array_equal(one, found[0])
+
+
 def test_what_does_not_fit_together_is_refused():
     model = CASES["toy"].model()
     every, first = (torch.optim.SGD(part.parameters(), lr=0.1) for part in (model, model[0]))

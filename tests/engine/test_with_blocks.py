@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import ExitStack, nullcontext
 
 import pytest
@@ -32,6 +33,13 @@ def test_nothing_is_told_of_one_that_was_entered(call):
             pass
         with pytest.raises(KeyError), begin():
             raise KeyError
+
+
+def test_nothing_but_the_error_is_told_of_wrong_arguments():
+    with relaxcomm.attach(torch.nn.Linear(2, 1), None, "bsp") as engine:
+        with pytest.raises(TypeError, match="positional"):
+            engine.no_sync(1)
+        gc.collect()  # what pytest would tell of
 
 
 def test_a_function_may_be_decorated():

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from relaxcomm.network.store_thread import BoundedStore
+from relaxcomm.network.store_thread import BoundedStore, StoreThread
 
 
 class Silent:
@@ -41,6 +41,16 @@ def test_a_store_that_does_not_answer_is_given_up_in_time():
 def test_what_the_store_raises_comes_through():
     with pytest.raises(AttributeError, match="get"):
         BoundedStore(Silent(), 5).get("a")
+
+
+def test_a_wait_of_the_store_s_own_that_runs_out_comes_through():
+    def ask(store):
+        raise TimeoutError("waited 3 s for key x")
+
+    asking = StoreThread(Silent())
+    with pytest.raises(TimeoutError, match="waited 3 s for key x"):
+        asking.ask(ask, 5)
+    asking.close()
 
 
 class Slow(Silent):

@@ -398,6 +398,24 @@ def test_a_rank_that_has_loaded_counts_as_much_as_one_that_counts_with_what_serv
         torch.testing.assert_close(end, (found[0][0] + found[1][1] + found[2][0]) / 3)
 
 
+def test_all_end_with_the_weights_of_one_which_has_loaded_them_too():
+    """Its load changes nothing, and it counts with what is loaded like the others."""
+
+    def rank(group):
+        model, optimizer = make()
+        with relaxcomm.attach(
+            model, optimizer, {"algorithm": "ssp", "bucket_bytes": 70}, process_group=group
+        ) as engine:
+            for _ in range(3):
+                group.sleep(1.0 + group.rank())
+                train(model, optimizer, 1)
+            of_first = engine.together(lambda: engine.world.gather(kept(model), "the weights"))[0]
+            model.load_state_dict(of_first)
+        torch.testing.assert_close(kept(model), of_first)
+
+    relaxcomm.simulate(rank, 3)
+
+
 @pytest.mark.parametrize("algorithm", ["heloco", "decoupled_diloco"])
 def test_before_anything_was_pushed_a_load_is_what_all_end_with(algorithm):
     def rank(group):
@@ -730,6 +748,18 @@ def test_a_change_of_ranks_leaves_what_a_run_ends_with(ends):
             assert loaded.are_final is ends
             model[0].weight.data.zero_()
         assert torch.equal(model[0].weight, given["0.weight"]) is ends
+
+
+def test_a_change_of_ranks_leaves_the_mean_with_which_a_run_ends():
+    model, optimizer = make()
+    with relaxcomm.attach(model, optimizer, {"algorithm": {"name": "ssp"}}) as engine:
+        loaded, mean = engine._session.replica.loaded, kept(model)
+        with loaded.ending():
+            loaded.end_here()
+            with loaded.outlasting():
+                model[0].weight.data.zero_()
+        torch.testing.assert_close(kept(model), mean, rtol=0, atol=0)
+        assert not loaded.are_final
 
 
 @pytest.mark.parametrize("evaluated", [False, True])
