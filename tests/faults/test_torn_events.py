@@ -17,11 +17,16 @@ SCRIPT = (
 from relaxcomm.errors import RankLostError
 from relaxcomm.network.torch_distributed import TorchTransport
 
-meet, is_torn, calls = TorchTransport.meet, False, 0
+meet, is_torn, calls, told = TorchTransport.meet, False, 0, None
+spared = 1 if WHEN == "mean" else 0  # the end of coming to rest, in close()
 
 def torn(transport, event, step=None):
+    global spared
     meet(transport, event, step)
     if is_torn and event == "the end of what all do together":
+        spared -= 1
+        if spared >= 0:
+            return
         if rank == LOST:
             end(0.5)
         if rank == DEAF:
@@ -65,6 +70,7 @@ with relaxcomm.attach(model, optimizer, config) as engine:
                 if WHEN == "averaged":
                     assert after == own, "this rank's own comes back"
             is_torn = False
+    is_torn = WHEN == "mean"
     if WHEN in ("close", "switch"):
         told = {name: torch.full_like(value, 0.25) for name, value in model.state_dict().items()}
         model.load_state_dict(told)
@@ -151,3 +157,8 @@ def test_weights_that_are_evaluated_are_not_taken_for_what_all_begin_anew_from(a
 @pytest.mark.parametrize("when", ["close", "switch"])
 def test_what_all_have_loaded_at_the_end_is_what_those_that_are_left_end_with(when):
     assert [one["told"] for one in run("ssp", when)] == [True] * 3
+
+
+@pytest.mark.parametrize("algorithm", ["ssp", {"name": "heloco", "steps": 2}, "choco_sgd"])
+def test_a_loss_after_the_mean_was_taken_leaves_it_to_those_that_are_left(algorithm):
+    run(algorithm, "mean", deaf=-1)
