@@ -47,7 +47,7 @@ AUTHORS = {
     ),
     "Messages": (
         *("Message", "Dense", "Sparse", "SharedSupport", "Quantized", "Signs", "Maximum", "Parts", "Coding"),
-        *("DENSE", "SPARSE", "SHARED_SUPPORT", "QUANTIZED", "SIGNS", "MAXIMUM", "MIXED"),
+        *("DENSE", "SPARSE", "SHARED_SUPPORT", "QUANTIZED", "SIGNS", "MAXIMUM", "MIXED", "MOST_PLACES"),
     ),
     "Packing bits": (
         *("pack_codes", "unpack_codes", "packed_bytes", "pack_places", "unpack_places", "places_bytes"),

@@ -18,7 +18,7 @@ from relaxcomm.errors import RelaxcommError, worded
 from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.roles import Compressor, Parts, is_buffer
 from relaxcomm.tensors.layout import Layout, one_tensor
-from relaxcomm.tensors.messages import DENSE, Dense, Message
+from relaxcomm.tensors.messages import DENSE, MOST_PLACES, Dense, Message, Sparse
 from relaxcomm.tensors.precision import wide
 
 _DRAWS = 60
@@ -93,6 +93,8 @@ def _bytes_made(compressor: Compressor, tensor: Tensor, layout: Layout, step: in
     facts = compressor.facts
     expect(kinds <= facts.kinds, f"declares messages {set(facts.kinds)}, made {kinds}")
     expect(rounds == facts.rounds, f"declares {facts.rounds} rounds, took {rounds}")
+    has_places = facts.most_entries > MOST_PLACES and any(type(message) is Sparse for message in messages)
+    expect(not has_places, "a Sparse message has int32 places; declare most_entries=MOST_PLACES")
     for name, value in (("result", result), ("what was sent", decoded)):
         same = value.shape == tensor.shape and value.dtype in (tensor.dtype, wide(tensor.dtype))
         form = f"{list(tensor.shape)} {tensor.dtype}"

@@ -1,6 +1,7 @@
 """Whatever a primitive declares falsely, a check finds: a lie or more for each field of each role's facts."""
 
 import copy
+import math
 from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, ClassVar
@@ -154,6 +155,7 @@ LIES: list[tuple[Any, dict[str, Any], str]] = [
     (primitives.client_deltas(), {"event": None}, "event"),
     (identity(), {"kinds": frozenset({"sparse"})}, "messages"),
     (identity(), {"rounds": 2}, "messages"),
+    (KEPT, {"most_entries": math.inf}, "messages"),
     (quantize(bits=4), {"scope": "entry"}, "scope"),
     (KEPT, {"scope": "tensor"}, "scope"),
     (error_feedback(compressor=identity()), {"scope": "entry"}, "scope"),
