@@ -13,6 +13,7 @@ from torch.utils.data import default_collate
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.exchange_cost import Speeds
 from relaxcomm.network.operations import AllGather
+from relaxcomm.network.streams import CudaStreams
 from relaxcomm.network.transport import ALONE
 from relaxcomm.planner.collectives import operations_over_all
 from relaxcomm.planner.scenario import StepTimes
@@ -143,11 +144,11 @@ def _stopwatch(device: torch.device) -> Callable[[], float]:
         begin = time.perf_counter()
         return lambda: time.perf_counter() - begin
     torch.cuda.synchronize(device)
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch's
-    first.record()
+    streams = CudaStreams(device)
+    first = streams.mark()
 
     def elapsed() -> float:
-        last.record()
+        last = streams.mark()
         last.synchronize()
         return float(first.elapsed_time(last)) / 1e3
 

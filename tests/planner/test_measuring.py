@@ -27,6 +27,21 @@ def test_coding_is_timed_on_its_device(device, monkeypatch):
     assert 0 <= speeds.coding_entry_seconds < 1e-3
 
 
+def test_the_stream_of_its_own_gpu_is_timed(monkeypatch):
+    """Which need not be the process's current GPU."""
+    asked, device = [], torch.device("cuda:0")
+
+    def streams(device=None):
+        asked.append(device)
+        return current(device)
+
+    with PretendGpu():
+        current = torch.cuda.current_stream
+        monkeypatch.setattr(torch.cuda, "current_stream", streams)
+        assert measuring._stopwatch(device)() > 0
+    assert asked == [device, device]
+
+
 def test_slow_coding_costs_more(monkeypatch):
     taken = {1 << 10: 0.25, 1 << 20: 0.5}
     monkeypatch.setattr(measuring, "_seconds", lambda coder, decoded, numel, device: taken[numel])
