@@ -31,7 +31,7 @@ def worded(error: BaseException) -> str:
     return ": ".join(filter(None, (type(error).__name__, str(error))))
 
 
-def some_of(names: Sequence[str], most: int) -> str:
+def some_of(names: Sequence[str], most: int = 3) -> str:
     """The first of some names, and how many more there are.
 
     Example:

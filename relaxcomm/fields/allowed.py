@@ -26,6 +26,7 @@ _ROLES = {
 }
 _LISTS = (tuple, list, Sequence)
 _MAPPINGS = (dict, Mapping)
+KEY = "[key]"  # which pydantic says where a key is wrong, and not its value
 _NO_LIMITS: Mapping[str, Any] = {}
 _NO_BOUNDS = ("strict", "func", "json_schema_input_type")  # of pydantic's annotations
 
@@ -59,7 +60,7 @@ def part_of(hint: Any, place: int | str = 0) -> Any:
 
     Args:
         hint: the type.
-        place: in a list; the key, or "[key]" for the type of the keys themselves.
+        place: in a list; the key, or `KEY` for the type of the keys themselves.
 
     Example:
         >>> part_of(int | tuple[str, ...]), part_of(tuple[int, str], 0), part_of(dict[str, float], "a")
@@ -70,7 +71,7 @@ def part_of(hint: Any, place: int | str = 0) -> Any:
         return next((part for one in get_args(hint) if (part := part_of(one, place)) is not None), None)
     kind, held = get_origin(hint), get_args(hint)
     if kind in _MAPPINGS and held:
-        return held[place != "[key]"]
+        return held[place != KEY]
     if kind not in _LISTS or not held or isinstance(place, str):
         return None
     return held[0] if not _is_fixed(kind, held) else held[place] if place < len(held) else None

@@ -14,11 +14,10 @@ from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ErrorType
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.fields.allowed import in_words, is_choice, part_of
+from relaxcomm.fields.allowed import KEY, in_words, is_choice, part_of
 
 _CLOSEST_CHARACTERS = 100
 _MOST_FAULTS = 8
-_KEY = "[key]"  # which pydantic says where a key is wrong, and not its value
 _PYDANTICS = frozenset(get_args(ErrorType)) - {"value_error", "assertion_error"}
 """Kinds of faults that pydantic finds itself; the others have words of their own."""
 
@@ -143,8 +142,8 @@ def _inside(argument: str, hint: Any, below: Sequence[int | str]) -> tuple[tuple
     path: list[int | str] = [argument]
     holder, chosen = None, False
     for part in below:
-        if part == _KEY:
-            path[-1], hint = _KEY, part_of(holder, _KEY)
+        if part == KEY:
+            path[-1], hint = KEY, part_of(holder, KEY)
             continue
         held = part_of(hint, part)
         names_a_type = isinstance(part, str) and (held is None or (is_choice(hint) and not chosen))
@@ -157,7 +156,7 @@ def _inside(argument: str, hint: Any, below: Sequence[int | str]) -> tuple[tuple
 
 def _named(path: Sequence[int | str]) -> str:
     *above, last = map(str, path)
-    return f"a key of {'.'.join(above)}" if last == _KEY else ".".join([*above, last])
+    return f"a key of {'.'.join(above)}" if last == KEY else ".".join([*above, last])
 
 
 def _instead_of(got: object, hint: Any, words: str) -> str:

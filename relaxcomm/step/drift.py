@@ -8,11 +8,10 @@ from collections.abc import Collection, Sequence
 import torch
 
 from relaxcomm.config import DriftGuard
-from relaxcomm.errors import DriftError, DriftWarning
+from relaxcomm.errors import DriftError, DriftWarning, some_of
 from relaxcomm.network.operations import Agree, Label
 from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.finite import first_names
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.digest import checksum
 from relaxcomm.tensors.items import Item
@@ -54,7 +53,7 @@ class Drift:
                 self._bound.world.statistics.latest["replica_distance"] = 0.0
             return
         text = (
-            f"after step {step} the ranks hold different values of {first_names(differing)}, which should be "
+            f"after step {step} the ranks hold different values of {some_of(differing)}, which should be "
             "equal: something changed parameters on one rank alone, or ranks compute differently"
         )
         if self._guard.policy == "error":

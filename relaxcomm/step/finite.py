@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from relaxcomm.errors import CommunicationError, NonFiniteError
+from relaxcomm.errors import CommunicationError, NonFiniteError, some_of
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.world import World
 from relaxcomm.tensors.buckets import Bucket
@@ -15,7 +15,6 @@ from relaxcomm.tensors.finiteness import is_finite
 NOT_FINITE = "not finite"
 """The label of what ranks ask each other about that."""
 GRADIENT = "the gradient of"  # before names, where gradients are spoken of
-_SHOWN = 3
 
 
 def spoilt(bucket: Bucket, flat: Tensor, kind: str = "") -> list[str]:
@@ -66,15 +65,15 @@ def non_finite_error(
     """
     shapes = {} if replica is None else replica.buffer_shapes()
     try:
-        told = world.gather_all((first_names(put_in), shapes), "an error about NaN or infinity")
+        told = world.gather_all((some_of(put_in), shapes), "an error about NaN or infinity")
     except CommunicationError as error:
-        where = f"{first_names(put_in or came)} (on which ranks they arose could not be asked: {error})"
+        where = f"{some_of(put_in or came)} (on which ranks they arose could not be asked: {error})"
         return _error(f"step {step}: NaN or infinity in {where}; {so}")
     for rank, (_, theirs) in enumerate(told):
         if replica is not None:
             replica.check_shapes(theirs, rank)
     where = _by_rank([names for names, _ in told])
-    came_as = first_names(came) or "a result"
+    came_as = some_of(came) or "a result"
     where = where or f"{came_as} though no rank put any in, so it overflowed on the way"
     return _error(f"step {step}: NaN or infinity in {where}; {so}", on_all_ranks=True)
 
@@ -87,13 +86,13 @@ def held_error(everyone: Sequence[Sequence[str]], step: int, so: str) -> NonFini
         step: after which.
         so: what follows.
     """
-    where = _by_rank([first_names(names) for names in everyone])
+    where = _by_rank([some_of(names) for names in everyone])
     return _error(f"step {step}: NaN or infinity in {where}; {so}", on_all_ranks=True)
 
 
 def local_error(names: Sequence[str], rank: int, step: int, so: str) -> NonFiniteError:
     """An error about this rank's own tensors, which it makes alone."""
-    return _error(f"step {step}: NaN or infinity in {first_names(names)} on rank {rank}; {so}")
+    return _error(f"step {step}: NaN or infinity in {some_of(names)} on rank {rank}; {so}")
 
 
 def _error(text: str, *, on_all_ranks: bool = False) -> NonFiniteError:
@@ -106,8 +105,3 @@ def _error(text: str, *, on_all_ranks: bool = False) -> NonFiniteError:
 
 def _by_rank(everyone: Sequence[str]) -> str:
     return "; ".join(f"{names} on rank {rank}" for rank, names in enumerate(everyone) if names)
-
-
-def first_names(names: Sequence[str]) -> str:
-    """The first of many names."""
-    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")

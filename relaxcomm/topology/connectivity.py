@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from relaxcomm.errors import TopologyError
+from relaxcomm.errors import TopologyError, some_of
 
 Numbers = NDArray[np.int64]
 
@@ -45,8 +45,7 @@ def check(takers: Numbers, givers: Numbers, world_size: int, name: str) -> None:
 
 def listed(nodes: Any) -> str:
     """The first of them, and how many more there are."""
-    shown = [str(node) for node in list(nodes)[:8]]
-    return ", ".join(shown) + (f" and {len(nodes) - len(shown)} more" if len(nodes) > len(shown) else "")
+    return some_of([*map(str, nodes)], 8)
 
 
 def _reaches_all(begins: Numbers, ends: Numbers, world_size: int) -> bool:
