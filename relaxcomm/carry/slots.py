@@ -21,14 +21,10 @@ Held: TypeAlias = Mapping[str, Tensor]
 """The slots of one primitive on one rank."""
 
 
-def is_in_parts(task: Task) -> bool:
-    """Whether there is a set of the compressor's slots for each rank's part of a bucket."""
-    return task.rule.exchange.facts.coding in ("parts", "parts and mean")
-
-
 def is_of_part(task: Task, role: str, slot: str) -> bool:
-    """Whether it is among those, and none of the exchange's own."""
-    return role == "compressor" and is_in_parts(task) and slot not in task.rule.exchange.facts.slots
+    """Whether it is one of the compressor's for a rank's part, and none of the exchange's own."""
+    exchange = task.rule.exchange.facts
+    return role == "compressor" and exchange.codes_parts and slot not in exchange.slots
 
 
 def policies(task: Task, role: str) -> Slots:

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from relaxcomm.carry.slots import Carrier, declared, is_in_parts, is_of_part
+from relaxcomm.carry.slots import Carrier, declared, is_of_part
 from relaxcomm.errors import ConfigError
 from relaxcomm.roles import is_buffer
 from relaxcomm.step.bound import Bound
@@ -22,7 +22,8 @@ Rests: TypeAlias = Mapping[TaskKey, Mapping[str, Tensor]]
 
 def in_parts(bound: Bound) -> list[Task]:
     """The tasks whose compressors keep something for each rank's part."""
-    return [one for one in bound.plan.every_task if one.key in bound.state.slots and is_in_parts(one)]
+    kept, tasks = bound.state.slots, bound.plan.every_task
+    return [one for one in tasks if one.key in kept and one.rule.exchange.facts.codes_parts]
 
 
 def rests(bound: Bound) -> dict[TaskKey, dict[str, Tensor]]:

@@ -71,7 +71,7 @@ def footprint(
     fitted = algorithm.over(sizes)
     small = list(_smaller(items))
     plan = Plan(fitted, small)
-    buckets = plan.lay_out(fill_buckets(small, [*sizes], fitted, _BUCKET_BYTES))
+    buckets = plan.lay_out(fill_buckets(small, [*sizes], fitted, _BUCKET_BYTES, membership.world_size))
     counts = []
     for bucket in buckets:
         rules = [task.rule for task in plan.every_task if task.bucket is bucket]

@@ -67,7 +67,8 @@ class PricedPlan:
         most = min(rule.compressor.facts.most_entries for rule in self.algorithm.rules)
         capacity = max(scenario.bucket_bytes, int(min(whole // _MOST_BUCKETS, most)))
         order = [item.name for item in reversed(items)]  # as backward makes gradients
-        self._buckets = self._plan.lay_out(fill_buckets(items, order, self.algorithm, capacity))
+        filled = fill_buckets(items, order, self.algorithm, capacity, scenario.workers)
+        self._buckets = self._plan.lay_out(filled)
         rules, workers = self.algorithm.rules, scenario.workers
         self.travels: list[Collective] = [collective(rule, scenario.topology, workers) for rule in rules]
         """How each rule's exchange travels."""

@@ -51,7 +51,8 @@ class CompressorFacts:
         follows_clock: how a message is to be read depends on the step in which it was made.
         keeps_finite: a message of finite entries is finite, so that ranks may look at it on its way.
         slots: what it keeps, and what becomes of each slot with another number of ranks, see `Carried`.
-        most_entries: of a bucket; infinity for any number. A `Sparse` message has places for `MOST_PLACES`.
+        most_entries: of what is coded at once, a bucket or a rank's part of it; infinity for any number. A
+            `Sparse` message has places for `MOST_PLACES`.
 
     Example:
         >>> from relaxcomm.primitives import cast, chain, error_feedback, top_k

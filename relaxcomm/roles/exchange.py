@@ -96,6 +96,11 @@ class ExchangeFacts:
     coding: Literal["whole", "inner", "parts", "parts and mean"]
     service: Slots
 
+    @property
+    def codes_parts(self) -> bool:
+        """Whether each rank's part of a bucket is coded on its own."""
+        return self.coding in ("parts", "parts and mean")
+
 
 class Exchange(Primitive):
     """Over what and with whom messages are combined.

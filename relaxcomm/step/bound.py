@@ -47,14 +47,13 @@ class Bound:
         self.uncompressed_bytes = 0
         """What BSP in full precision sends in a step."""
         registered = [item.name for item in replica.parameters]
-        names = fill_buckets(replica.parameters, registered, algorithm, replica.bucket_bytes)
+        names = self._filled(registered)
         if not algorithm.at("backward"):  # which says in what order; what fits in no bucket is refused now
             self.lay_out_as(names)
 
     def lay_out(self, order: Sequence[str]) -> None:
         """Build the buckets in an order that all ranks have agreed on, and the state of every rule."""
-        replica = self.replica
-        self.lay_out_as(fill_buckets(replica.parameters, order, self.algorithm, replica.bucket_bytes))
+        self.lay_out_as(self._filled(order))
 
     def lay_out_as(
         self, names: Sequence[Sequence[str]], strides: Sequence[Sequence[Strides]] | None = None
@@ -107,3 +106,8 @@ class Bound:
     def common_step(self) -> int:
         """The step that labels what all ranks do together; 0 where each has a clock of its own."""
         return self.clock.step if self.plan.keeps_step else 0
+
+    def _filled(self, order: Sequence[str]) -> list[tuple[str, ...]]:
+        """Names of the parameters of each bucket, filled in this order."""
+        replica = self.replica
+        return fill_buckets(replica.parameters, order, self.algorithm, replica.bucket_bytes, self.world.size)

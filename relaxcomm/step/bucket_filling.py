@@ -11,13 +11,14 @@ from relaxcomm.replica.gradient_in_place import can_stay
 from relaxcomm.tensors.bucket_building import build_buckets
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
+from relaxcomm.tensors.shards import shard_sizes
 
 _LARGE_SHARE = 2  # of a bucket: many messages cost more than copies where a round trip is long
 _FIRST_BYTES = 1 << 20
 
 
 def fill_buckets(
-    items: Iterable[Item], order: Sequence[str], algorithm: Algorithm, bucket_bytes: int
+    items: Iterable[Item], order: Sequence[str], algorithm: Algorithm, bucket_bytes: int, world_size: int
 ) -> list[tuple[str, ...]]:
     """Names of the parameters of each bucket: rules that differ, or look at whole models, part them.
 
@@ -30,8 +31,9 @@ def fill_buckets(
         order: their names, as they go into buckets.
         algorithm: whose rules cover them.
         bucket_bytes: a bucket's capacity.
+        world_size: number of ranks, each of whose parts of a bucket some exchanges code on their own.
 
-    Raises: CompositionError for a bucket of more entries than a rule's compressor takes.
+    Raises: CompositionError for a bucket, or a part, of more entries than a rule's compressor takes.
     """
 
     def is_whole(item: Item) -> bool:
@@ -55,7 +57,8 @@ def fill_buckets(
         whole=is_whole,
     )
     for bucket in buckets:
-        _check_entries(bucket, [algorithm.rules[index] for index in algorithm.covering(bucket.names[0])])
+        rules = [algorithm.rules[index] for index in algorithm.covering(bucket.names[0])]
+        _check_entries(bucket, rules, world_size)
     return [bucket.names for bucket in buckets]
 
 
@@ -65,13 +68,15 @@ def stays_in_place(item: Item, algorithm: Algorithm) -> bool:
     return can_stay(item) and all(_takes_as_it_is(rule, item.tensor.numel()) for rule in rules)
 
 
-def _check_entries(bucket: Bucket, rules: Iterable[Rule]) -> None:
-    numel = sum(item.share_bytes for item in bucket.items) // bucket.dtype.itemsize  # the same on all ranks
+def _check_entries(bucket: Bucket, rules: Iterable[Rule], world_size: int) -> None:
+    whole = sum(item.share_bytes for item in bucket.items) // bucket.dtype.itemsize  # the same on all ranks
     for rule in rules:
-        most = rule.compressor.facts.most_entries
+        most, in_parts = rule.compressor.facts.most_entries, rule.exchange.facts.codes_parts
+        numel = max(shard_sizes(whole, world_size)) if in_parts else whole
         if numel > most:
+            where = f"each of the {world_size} parts of the bucket" if in_parts else "the bucket"
             raise CompositionError(
-                f"{rule.compressor!r} takes at most {most:,} entries at once, and the bucket of "
+                f"{rule.compressor!r} takes at most {most:,} entries at once, and {where} of "
                 f'{bucket.names[0]} has {numel:,}; have it look at less, with scope="bucket" and a smaller '
                 "bucket_bytes, or use one that looks at blocks, such as chunk_top_k or dct_top_k"
             )

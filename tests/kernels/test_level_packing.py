@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from relaxcomm.kernels import level_packing
+from relaxcomm.kernels.code_lanes import fraction_bits
 from relaxcomm.kernels.dispatch import implementation
 from relaxcomm.kernels.level_packing import pack_levels, pack_nonnegative
 from relaxcomm.kernels.philox import key_of
@@ -106,6 +107,13 @@ def test_a_place_below_the_last_bit_of_the_fixed_point_is_met_on_average(monkeyp
     with implementation("torch"):
         drawn = pack_levels(x, scales_of(one, zero, 256), whole, 256, key_of(1)).sum()
     assert drawn.item() == pytest.approx(1 << 10, rel=0.15)
+
+
+def test_what_a_gpu_floors_is_no_subnormal_number():
+    """It takes those for 0: a place is one in fixed point only where it is 0."""
+    bits = [fraction_bits(num, has_lows=has_lows) for num in range(2, 257) for has_lows in (False, True)]
+    least = torch.finfo(torch.float32)
+    assert least.smallest_normal * least.eps * 2.0 ** min(bits) >= least.smallest_normal
 
 
 def test_nearest_codes_are_rounded_to_even():

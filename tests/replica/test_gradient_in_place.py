@@ -151,7 +151,7 @@ def test_large_gradients_that_stay_have_buckets_of_their_own(algorithm, buckets,
     sizes = {"a": 5 * MIB, "b": 64, "c": 10 * MIB, "d": 2 * MIB}
     items = [Item(name, torch.zeros(size // 4)) for name, size in sizes.items()]
     plan = Plan(parse_algorithm(algorithm), items)
-    made = plan.lay_out(fill_buckets(items, list(sizes), plan.algorithm, 9 * MIB))
+    made = plan.lay_out(fill_buckets(items, list(sizes), plan.algorithm, 9 * MIB, world_size=2))
     assert sorted("".join(bucket.names) for bucket in made) == buckets
     held = {bucket.names[0]: plan.gradients_of(bucket) for bucket in made}
     assert sorted(name for name, one in held.items() if isinstance(one, GradientInPlace)) == stay

@@ -19,6 +19,8 @@ from relaxcomm.primitives import (
     gaussian_k,
     gradients,
     identity,
+    scatter_gather,
+    server,
     switch,
     top_k,
 )
@@ -29,7 +31,7 @@ from relaxcomm.tensors.messages import MOST_PLACES
 from relaxcomm.testing import PretendGpu
 from tests.engine.harness import in_process
 
-MIB = 1 << 20
+MIB, ALL_GATHER = 1 << 20, all_gather()
 
 
 @pytest.mark.parametrize(
@@ -40,7 +42,7 @@ MIB = 1 << 20
 def test_only_entries_of_a_gpus_gradients_are_sent_early(algorithm, first):
     def first_of(device: str) -> str:
         items = [Item(name, torch.zeros(MIB // 8, device=device)) for name in "abcdef"]
-        return "".join(fill_buckets(items, list("abcdef"), parse_algorithm(algorithm), 2 * MIB)[0])
+        return "".join(fill_buckets(items, list("abcdef"), parse_algorithm(algorithm), 2 * MIB, 2)[0])
 
     with PretendGpu():
         assert first_of("cuda") == first
@@ -56,11 +58,11 @@ COMPRESSORS = [
 ]
 
 
-def rule_of(compressor):
-    return Rule(payload=deltas(), exchange=all_gather(), compressor=compressor)
+def rule_of(compressor, exchange=ALL_GATHER):
+    return Rule(payload=deltas(), exchange=exchange, compressor=compressor)
 
 
-def filled(compressor, *numels, shards=1):
+def filled(compressor, *numels, shards=1, exchange=ALL_GATHER):
     """The buckets of tensors that have no memory."""
     items = [
         Item(str(index), torch.empty(-(-numel // shards), device="meta"), *sharded)
@@ -68,7 +70,8 @@ def filled(compressor, *numels, shards=1):
         for sharded in [() if shards == 1 else (torch.empty(numel, device="meta"), shards)]
     ]
     names = [item.name for item in items]
-    return fill_buckets(items, names, Algorithm((rule_of(compressor),)), bucket_bytes=25 * MIB)
+    algorithm = Algorithm((rule_of(compressor, exchange),))
+    return fill_buckets(items, names, algorithm, bucket_bytes=25 * MIB, world_size=3)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -86,6 +89,15 @@ def test_shards_buckets_and_blocks_may_have_as_many():
     each = error_feedback(top_k(density=0.01, scope="bucket"))
     assert filled(each, MOST_PLACES, MOST_PLACES) == [("0",), ("1",)]
     assert filled(error_feedback(chunk_top_k(num_kept=1, chunk_size=64)), 1 << 32) == [("0",)]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("exchange", [scatter_gather(server_feedback=True), server(staleness=3)], ids=str)
+def test_where_each_part_is_coded_on_its_own_its_entries_count(exchange):
+    compressor = error_feedback(top_k(density=0.01))
+    assert filled(compressor, 3 * MOST_PLACES, exchange=exchange) == [("0",)]
+    with pytest.raises(CompositionError, match="each of the 3 parts of the bucket of 0 has 2,147,483,648"):
+        filled(compressor, 3 * MOST_PLACES + 1, exchange=exchange)
 
 
 @pytest.mark.parametrize("payload", [gradients(), deltas()], ids=str)
