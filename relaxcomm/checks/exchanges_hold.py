@@ -67,12 +67,19 @@ def results_are_declared(exchange: Exchange) -> None:
             expect(not kept or off < 1e-5, f"the mean over {size} ranks moved by {off:.3g}")
     if sizes and exchange.facts.returns in ("mean", "robust mean") and not exchange.facts.same_result:
         _come_closer(exchange, sizes[-1])
+        if compressor.facts.linear and exchange.facts.returns == "mean" and exchange.facts.collective:
+            _all_mix(exchange, sizes[-1])
+
+
+def _groups_of(exchange: Exchange, size: int) -> Sequence[Sequence[int]]:
+    """The ranks that come together."""
+    in_groups = exchange.facts.topology == "groups"
+    return topology_of(exchange, size).groups(size) if in_groups else [range(size)]
 
 
 def _come_closer(exchange: Exchange, size: int) -> None:
     """Ranks that need not end alike mix what they have, in each group, be it slowly."""
-    in_groups = exchange.facts.topology == "groups"
-    groups = topology_of(exchange, size).groups(size) if in_groups else [range(size)]
+    groups = _groups_of(exchange, size)
     start = tensor_of(size)
     found = exchanged(exchange, coder_for(exchange), size, steps=ROUNDS, start=lambda rank: start.clone())
 
@@ -86,6 +93,25 @@ def _come_closer(exchange: Exchange, size: int) -> None:
         "exchanges, but ranks do not come closer: what came from others is not in the result; on "
         f"{size} ranks {ended / begun:.1%} of the distance is left after {ROUNDS} exchanges",
     )
+
+
+def _all_mix(exchange: Exchange, size: int) -> None:
+    """What each rank puts in comes to all of its group, if by others."""
+    entries = torch.arange(NUMEL) * size // NUMEL
+
+    def mark(rank: int) -> Tensor:
+        return (entries == rank).float()  # in a place of its own
+
+    found = exchanged(
+        exchange, coder_for(exchange), size, steps=ROUNDS, put_in=mark, start=lambda rank: torch.zeros(NUMEL)
+    )
+    for group in _groups_of(exchange, size):
+        for to, begun in product(group, group):
+            expect(
+                bool(found[to].result[entries == begun].any()),
+                f"exchanges, but not all ranks mix: of what rank {begun} puts in nothing comes to rank {to}, "
+                f"on {size} ranks in {ROUNDS} exchanges",
+            )
 
 
 def slots_are_assigned(exchange: Exchange) -> None:

@@ -12,10 +12,11 @@ from typing import Generic, TypeVar
 
 from torch.multiprocessing.spawn import start_processes
 
-from relaxcomm.cli import fork_server, invitation, signals
+from relaxcomm.cli import fork_server, signals
 from relaxcomm.cli.worker_reports import reporting
 from relaxcomm.system.environment import JOIN, RANK_VARIABLES
 from relaxcomm.system.files import write_whole
+from relaxcomm.system.tcp import split_address
 
 T = TypeVar("T")
 _END_SECONDS = 5.0
@@ -72,7 +73,7 @@ def end(process: BaseProcess) -> None:
 
 def _environment(rank: int, size: int, address: str, life: int) -> dict[str, str]:
     """What a worker that begins with the others must know, as torchrun says it."""
-    host, port = invitation.split_address(address)
+    host, port = split_address(address)
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),

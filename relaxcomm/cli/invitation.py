@@ -14,7 +14,7 @@ from relaxcomm.network import elastic_store
 from relaxcomm.network.store_client import no_frames, store_at
 from relaxcomm.network.store_server import serve_store
 from relaxcomm.system.network_interface import use_interface_of
-from relaxcomm.system.tcp import before_port, connect
+from relaxcomm.system.tcp import before_port, connect, split_address
 
 _CONFIGURATION, _ENDED = "relaxcomm/configuration", "relaxcomm/ended"
 _SECONDS = 5.0
@@ -49,23 +49,6 @@ def invite(store: Any, configuration: Mapping[str, Any]) -> None:
 def end(store: Any) -> None:
     """Say that nobody trains any more."""
     store.set(_ENDED, "")
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """The host and the port of HOST:PORT.
-
-    Raises: ConfigError.
-
-    Example:
-        >>> split_address("[::1]:29400")
-        ('::1', 29400)
-    """
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdecimal() or not port.isascii() or not 0 < int(port) < 1 << 16:
-        bare = address.partition("://")[2].rstrip("/")
-        hint = f"; did you mean {shown(bare)}?" if bare else ", such as 127.0.0.1:29400"
-        raise ConfigError(f"{shown(address)} is no HOST:PORT{hint}")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def await_begin(store: Any, address: str, seconds: float) -> None:

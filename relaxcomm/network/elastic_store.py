@@ -19,6 +19,7 @@ from relaxcomm.network.store_client import await_store, no_frames
 from relaxcomm.network.transport import Membership
 from relaxcomm.system.environment import address_towards
 from relaxcomm.system.network_interface import use_interface_of
+from relaxcomm.system.tcp import split_address
 
 _KEY = "relaxcomm/run"
 _LOOK_SECONDS = 0.1
@@ -68,15 +69,15 @@ def connect(address: str, seconds: float, secret: Secret | None) -> Any:
 
     Raises: ConfigError for what is no address; CommunicationError if no store answers there in time.
     """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise ConfigError(f"RELAXCOMM_JOIN is {address[:100]!r}; give the HOST:PORT of a run's store")
-    host = host.strip("[]")
+    try:
+        host, port = split_address(address)
+    except ConfigError as error:
+        raise ConfigError(f"RELAXCOMM_JOIN: {error}; give the address of a run's store") from None
     if (own := address_towards(host)) is not None:
         use_interface_of(own)
     store = await_store(
         host,
-        int(port),
+        port,
         seconds,
         holder="a run",
         remedy="give the HOST:PORT that the run has printed, of a run that has not ended",

@@ -7,6 +7,8 @@ import os
 import socket
 import time
 
+from relaxcomm.errors import ConfigError
+
 _TRY_SECONDS, _PAUSE_SECONDS = 5.0, 0.1
 
 
@@ -18,6 +20,23 @@ def before_port(host: str) -> str:
         ('10.0.0.1', '[::1]')
     """
     return f"[{host}]" if ":" in host else host
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """The host and the port of HOST:PORT.
+
+    Raises: ConfigError.
+
+    Example:
+        >>> split_address("[::1]:29400")
+        ('::1', 29400)
+    """
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or not port.isascii() or not 0 < int(port) < 1 << 16:
+        bare = address.partition("://")[2].rstrip("/")
+        hint = f"; did you mean {bare[:100]!r}?" if bare else ", such as 127.0.0.1:29400"
+        raise ConfigError(f"{address[:100]!r} is no HOST:PORT{hint}")
+    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def connect(host: str, port: int, timeout_seconds: float) -> socket.socket:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, ClassVar
 
+import networkx as nx
 import pytest
 import torch
 
@@ -77,6 +78,7 @@ from relaxcomm.primitives import (
     vote,
     while_below,
 )
+from relaxcomm.topology import from_networkx
 
 
 @frozen
@@ -726,6 +728,17 @@ def test_what_came_from_others_has_to_be_in_the_result():
     assert "ranks do not come closer: what came from others is not in the result" in found(
         keeps_its_own, "results"
     )
+
+
+def test_ranks_that_mix_in_the_same_pairs_for_ever_are_found():
+    def run(self, cx, tensor, compressor, state):
+        size = cx.membership.world_size
+        pairs = nx.Graph((rank, rank + 1) for rank in range(0, size - 1, 2))
+        pairs.add_nodes_from(range(size))
+        return (yield from gossip(topology=from_networkx(pairs)).run(cx, tensor, compressor, state))
+
+    said = found(liar(gossip(), {}, run=run), "results")
+    assert "not all ranks mix: of what rank 2 puts in nothing comes to rank 0, on 4 ranks" in said
 
 
 @pytest.mark.parametrize("exchange", [choco_gossip(gamma=0.01), group_all_reduce(), pairwise(), push_sum()])

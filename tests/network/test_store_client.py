@@ -6,7 +6,7 @@ import time
 import pytest
 
 from benchmarks.ports import free_port
-from relaxcomm.errors import CommunicationError
+from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.network import elastic_store
 from relaxcomm.network.store_client import await_store
 from relaxcomm.network.store_server import serve_store
@@ -34,6 +34,12 @@ def test_what_listens_says_nothing(silent_port):
     with pytest.raises(CommunicationError, match="is no store, or says nothing; give the HOST:PORT that"):
         elastic_store.connect(f"127.0.0.1:{silent_port}", 1.0, None)
     assert time.monotonic() - begin < 10
+
+
+@pytest.mark.parametrize("address", ["http://host:1", "host", ":1", "host:0", "host:65536", "host:\u0661"])
+def test_what_is_no_address_is_refused_at_once(address):
+    with pytest.raises(ConfigError, match=r"^RELAXCOMM_JOIN: .* is no HOST:PORT.*; give the address"):
+        elastic_store.connect(address, 60.0, None)
 
 
 def test_what_listens_is_no_store(capfd):

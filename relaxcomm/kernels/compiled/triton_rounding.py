@@ -28,8 +28,8 @@ def _word(lane, key_low, key_high, SLOT: tl.constexpr):
 def _drawn(place, zero, word, LAST: tl.constexpr, BITS: tl.constexpr, UPPER: tl.constexpr):
     """`floor(place + u)` in fixed point.
 
-    With as many bits behind the point as `fraction_bits` gives, what is not 0 is a normal number there: a GPU's
-    floor takes a subnormal one for 0.
+    With as many bits behind the point as `fraction_bits` gives, what is not 0 is a normal number: of a
+    subnormal one a GPU's floor would make 0.
     """
     exact = place * (1 << BITS) + (word >> BITS).to(tl.float32) * UPPER
     exact = tl.minimum(tl.maximum(exact, -zero * (1 << BITS)), (LAST - zero) * (1 << BITS))
