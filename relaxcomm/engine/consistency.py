@@ -58,8 +58,8 @@ def _share(
         raise problem
     if problems:
         kinds = list(dict.fromkeys(problems.values()))
-        if len(kinds) == 1 and len(problems) == len(reports):
-            raise _error(kinds[0]) from None
+        if problem is not None and len(kinds) == 1 and len(problems) == len(reports):
+            raise problem
         lines = "\n".join(f"rank {rank}: {text}" for rank, (_, text) in problems.items())
         raise _error((kinds[0][0], lines)) from None
     return [value for _, value in reports]

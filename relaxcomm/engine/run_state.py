@@ -70,13 +70,13 @@ def export(session: Session, others: Mapping[str, Stateful]) -> dict[str, Any]:
     """
     session.loop.close_skipped_step()
     check_between_steps(session.loop, "the run is saved", "save")
-    replica = session.replica
+    replica, engine = session.replica, engine_state.export(session)  # what meets others is done first
     return {
         "model": held(replica.model.state_dict()),
         "optimizers": run_optimizers.export(replica.optimizers),
         "optimizer_settings": run_optimizers.settings(replica.optimizers),
         "scaler": None if replica.scaler is None else replica.scaler.state_dict(),
-        "engine": engine_state.export(session),
+        "engine": engine,
         "random": export_random(replica.device),
         "others": {name: one.state_dict() for name, one in others.items()},
         "scheduler_kinds": scheduler_kinds(others),

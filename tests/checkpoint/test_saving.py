@@ -16,7 +16,7 @@ import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 import relaxcomm
-from relaxcomm import ConfigError, NonFiniteError, RelaxcommError, UsageError, checkpoint
+from relaxcomm import CommunicationError, ConfigError, NonFiniteError, RelaxcommError, UsageError, checkpoint
 from relaxcomm.checkpoint import writing
 from relaxcomm.checkpoint.manifest import MANIFEST, checkpoints
 from relaxcomm.checkpoint.plain_state import join, split
@@ -182,6 +182,35 @@ def test_without_a_checkpoint_a_run_begins_anew(tmp_path):
             return checkpoint.load(engine, tmp_path / "none")
 
     assert in_process(program, 2) == [None, None]
+
+
+class Other:
+    """What has a state beside the run's own, which it may fail to give."""
+
+    def __init__(self) -> None:
+        self.fails = False
+
+    def state_dict(self):
+        if self.fails:
+            raise OSError("it is elsewhere")
+        return {}
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", "ssp"])
+def test_where_one_rank_cannot_give_its_state_all_know_and_go_on(algorithm, tmp_path):
+    def program(world):
+        model, other = CASES["mlp"].model(), Other()
+        optimizer = make_optimizer("momentum", model)
+        with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
+            CASES["mlp"].local_loss(model, 0, world.rank).backward()
+            optimizer.step()
+            other.fails = world.rank == 1
+            with pytest.raises(OSError if other.fails else CommunicationError, match="it is elsewhere"):
+                checkpoint.save(engine, tmp_path, other=other)
+            other.fails = False
+            return checkpoint.save(engine, tmp_path, other=other).name
+
+    assert in_process(program, 3) == ["step-00000001"] * 3
 
 
 @pytest.mark.parametrize("failing", [0, 1])
