@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from relaxcomm.cli.exit_codes import readable
 from relaxcomm.cli.job import Traceback
@@ -23,10 +25,9 @@ def _print_algorithms() -> None:
         for entry in entries:
             print(f"{entry.name}  ({entry.parameters})  {entry.summary}")
         return
-    table = Table()
+    table = Table(box=box.SIMPLE_HEAD)
     table.add_column("algorithm", no_wrap=True)
-    table.add_column("parameters")
-    table.add_column("what it does")
-    for entry in entries:
-        table.add_row(entry.name, entry.parameters, entry.summary)
+    table.add_column("what it does, and its parameters")
+    for entry in entries:  # below each other: beside each other there is no room for their words
+        table.add_row(entry.name, Text.assemble(entry.summary, "\n", (entry.parameters, "dim")))
     console.print(table)

@@ -16,7 +16,7 @@ from relaxcomm.cli.algorithms import algorithms
 from relaxcomm.cli.compare import compare
 from relaxcomm.cli.demo import demo
 from relaxcomm.cli.doctor import doctor
-from relaxcomm.cli.exit_codes import warn
+from relaxcomm.cli.exit_codes import readable, warn, watch_output
 from relaxcomm.cli.join import join
 from relaxcomm.cli.plan_command import plan
 from relaxcomm.cli.plugins import check, new_algorithm
@@ -88,6 +88,8 @@ def main() -> None:
     """Run the command line; exit codes: 0 done, 1 the run failed, 2 bad input, 130 interrupted."""
     warnings.showwarning = warn
     _complete_streams()
+    watch_output()
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         app.rich_markup_mode = None  # no boxes in help and errors
-    app(prog_name="relaxcomm")
+    with readable(show_traceback=False):  # what no command has begun, such as its help
+        app(prog_name="relaxcomm")

@@ -6,15 +6,17 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO, TypeVar
 
 from torch.distributed.elastic.multiprocessing import SignalException
 
 from relaxcomm.errors import CompositionError, ConfigError, PluginError, RelaxcommError, TopologyError, worded
 from relaxcomm.system.telling import tell
+
+T = TypeVar("T")
 
 BAD_INPUT = (ConfigError, CompositionError, TopologyError, PluginError)
 _PACKAGE = str(Path(__file__).parents[1])
@@ -33,6 +35,28 @@ class RunFailed(Exception):
         super().__init__(message)
         self.details = details
         self.bad_input = bad_input
+
+
+class OutputFailed(Exception):
+    """What a command says could not be written."""
+
+
+def watch_output() -> None:
+    """Have what standard output cannot take told apart from what else fails."""
+    for name in ("write", "flush"):
+        setattr(sys.stdout, name, _watched(getattr(sys.stdout, name)))
+
+
+def _watched(act: Callable[..., T]) -> Callable[..., T]:
+    def acts(*args: Any) -> T:
+        try:
+            return act(*args)
+        except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough; click ends quietly
+            raise
+        except OSError as error:
+            raise OutputFailed(f"cannot write to standard output: {error.strerror}") from None
+
+    return acts
 
 
 def describe(error: BaseException) -> str:
@@ -84,8 +108,11 @@ def readable(
     try:
         yield
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough; click ends quietly
+    except BrokenPipeError:  # see above
         raise
+    except OutputFailed as error:
+        tell(f"error: {error}")
+        raise SystemExit(1) from None
     except (KeyboardInterrupt, SignalException) as error:
         tell(f"interrupted; {interrupted}")
         number = error.sigval if isinstance(error, SignalException) else signal.SIGINT

@@ -26,7 +26,7 @@ def digest(tensors: Iterable[Tensor]) -> str:
     """
     found = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
-        found.update(tensor.contiguous().view(-1).view(torch.uint8).cpu().numpy().data)
+        found.update(_entries(tensor).view(torch.uint8).cpu().numpy().data)
     return found.hexdigest()
 
 
@@ -41,8 +41,7 @@ def checksum(tensor: Tensor) -> Tensor:
         >>> checksum(torch.tensor([1.0, 2.0])), checksum(torch.tensor([2.0, 1.0]))
         (tensor(2064922434791424), tensor(-425188607428608))
     """
-    values = tensor.detach().resolve_conj().resolve_neg().contiguous()  # of which there may be views alone
-    bits = values.view(-1).view(_INTEGERS.get(tensor.element_size(), torch.int32))
+    bits = _entries(tensor).view(_INTEGERS.get(tensor.element_size(), torch.int32))
     rows, on_cpu = max(1, -(-len(bits) // _ROW)), bits.device.type == "cpu"
     numbers = _KEPT if on_cpu and rows <= _ROW else _odd_numbers(_ROW + rows, bits.device)
     weights, factors = numbers[:_ROW], numbers[_ROW : _ROW + rows]
@@ -55,6 +54,11 @@ def checksum(tensor: Tensor) -> Tensor:
             [(part * (some[:, None] * weights).view(-1)[: len(part)]).sum() for part, some in pairs]
         )
     return sums.sum() >> _LEFT
+
+
+def _entries(tensor: Tensor) -> Tensor:
+    """One after the other, `[numel]`; a view that is conjugate or negative is written out."""
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
 
 
 def _odd_numbers(count: int, device: torch.device) -> Tensor:

@@ -1,6 +1,7 @@
 """`relaxcomm compare` and `relaxcomm algorithms`, and what they print off a terminal."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -231,6 +232,16 @@ def test_algorithms_prints_one_plain_line_each():
     local = next(line for line in lines if line.startswith("local_sgd "))
     assert "steps=16" in local
     assert registry.algorithms()["local_sgd"].summary in local
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_algorithms_are_told_in_whole_words_on_a_terminal(columns):
+    width = {"COLUMNS": str(columns), "FORCE_COLOR": "1", "NO_COLOR": "1", "TERM": "xterm"}
+    shown = CliRunner().invoke(app, ["algorithms"], env=width)
+    words = " ".join(re.sub(r"\x1b\[[\d;]*m", "", shown.stdout).split())
+    for entry in registry.algorithms().values():
+        assert f"{entry.name} {entry.summary} {entry.parameters}" in words
+    assert max(map(len, shown.stdout.splitlines())) > 60, "it is the table"
 
 
 def test_cells_show_units():

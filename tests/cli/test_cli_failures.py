@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -144,3 +145,13 @@ def test_warnings_of_our_own_are_one_line(capsys, monkeypatch):
     ours, other = capsys.readouterr().err.splitlines()
     assert ours == "relaxcomm: warning: plug-in 'a' is left out"
     assert other == "/elsewhere/file.py:7: UserWarning: not ours"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device here is always full")
+@pytest.mark.parametrize("arguments", [["--version"], ["schema"]], ids=" ".join)
+def test_what_takes_no_output_is_told_in_one_line(arguments):
+    command = [sys.executable, "-m", "relaxcomm", *arguments]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    told = "relaxcomm: error: cannot write to standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, told)

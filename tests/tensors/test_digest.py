@@ -28,6 +28,16 @@ def test_a_checksum_is_of_bits_whatever_the_shape_and_a_number_that_float64_hold
     assert checksum(torch.zeros(3)) == checksum(torch.empty(0)) == 0 != checksum(-torch.zeros(3))
 
 
+def test_views_that_are_conjugate_or_negative_have_the_bits_of_what_they_stand_for():
+    x = torch.randn(300, dtype=torch.complex64, generator=torch.Generator().manual_seed(0))
+    conjugate, negative = x.conj(), x.conj().imag
+    assert conjugate.is_conj()
+    assert negative.is_neg()
+    for view in (conjugate, negative):
+        assert digest([view]) == digest([torch.empty_like(view).copy_(view)]) != digest([-view])
+        assert checksum(view) == checksum(torch.empty_like(view).copy_(view))
+
+
 def alike(x):
     """Tensors that differ from x, and from each other, in a regular way."""
     half = len(x) // 2
