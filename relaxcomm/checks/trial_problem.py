@@ -72,7 +72,13 @@ class Rank:
             self.schedule.step()
             self.history.append(self.parameters)
         for event in self._events:
-            self.engine.mark(event)
+            try:
+                self.engine.mark(event)
+            except KeyError as error:
+                raise Broken(
+                    f"raises KeyError: {error} at the event {event!r}, of which trial runs tell without "
+                    "numbers, as a training loop may; of those that it may lack, take facts.get(name, default)"
+                ) from error
 
     @property
     def parameters(self) -> Tensor:

@@ -12,6 +12,7 @@ from relaxcomm.composition import legality
 from relaxcomm.composition.rule import Rule
 from relaxcomm.data.clients import RoundPlan
 from relaxcomm.errors import CompositionError
+from relaxcomm.fields.allowed import ONE_LINE
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.roles import Controller
 from relaxcomm.roles.controller import BATCH_SIZE
@@ -45,7 +46,7 @@ class Algorithm:
     """
 
     rules: tuple[Rule, ...]
-    name: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\x00-\x1f\x7f]+$")] = "custom"
+    name: Annotated[str, Field(min_length=1, max_length=100, pattern=ONE_LINE)] = "custom"
     controllers: tuple[Controller, ...] = ()
     planner: Planner | None = None
 

@@ -16,7 +16,7 @@ from relaxcomm.config.origin import Origin
 from relaxcomm.config.yaml_text import parse_with_lines
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.fields.frozen import Section
-from relaxcomm.fields.validation import allowed, closest, few, hint_at, shown
+from relaxcomm.fields.validation import allowed, closest, few, hint_at, meant, shown
 from relaxcomm.system.files import read_at_most
 
 _LONGEST_BYTES = 524_288
@@ -97,6 +97,7 @@ def explain(
         parameters: of the algorithm, which do not stand beside it.
     """
     unknown, lines = [], []
+    listed: set[type[Section]] = set()  # whose keys are told already
     kind: type[RelaxcommError] = ConfigError
     for fault in error.errors():
         place, at = ".".join(map(str, fault["loc"])), origin.at(fault["loc"])
@@ -106,12 +107,12 @@ def explain(
             for key, said in cause.faults or (((), str(cause)),):
                 lines.append(f"{origin.at((*fault['loc'], *cause.key, *key))}: {said}")
         elif fault["type"] == "extra_forbidden":
-            keys = _section(config, fault["loc"]).model_fields
-            where = (
-                "; parameters of an algorithm go into it: algorithm: {name: local_sgd, steps: 8}"
-                if place in parameters
-                else closest(str(fault["loc"][-1]), keys)
-            )
+            section, last = _section(config, fault["loc"]), str(fault["loc"][-1])
+            if place in parameters:
+                where = "; parameters of an algorithm go into it: algorithm: {name: local_sgd, steps: 8}"
+            else:
+                where = (meant if section in listed else closest)(last, section.model_fields)
+                listed.add(section)
             unknown.append(f"{at}: unknown key {shown(place)}{where}")
         elif fault["type"] == "missing":
             hint = "; name one, such as algorithm: bsp" if fault["loc"][-1] == "algorithm" else ""

@@ -27,6 +27,8 @@ _ROLES = {
 _LISTS = (tuple, list, Sequence)
 _MAPPINGS = (dict, Mapping)
 KEY = "[key]"  # which pydantic says where a key is wrong, and not its value
+ONE_LINE = r"^[^\x00-\x1f\x7f]+$"
+"""What text without control characters, such as line breaks, matches."""
 _NO_LIMITS: Mapping[str, Any] = {}
 _NO_BOUNDS = ("strict", "func", "json_schema_input_type")  # of pydantic's annotations
 
@@ -97,7 +99,7 @@ def _words(hint: Any, outer: Mapping[str, Any] = _NO_LIMITS) -> str:
     if hint in (int, float):
         return _number(hint, bounds)
     if bounds:
-        raise _Unknown
+        return _text(hint, bounds)
     kind, held = get_origin(hint) or hint, get_args(hint)
     if kind in _MAPPINGS and held:
         keys = "" if held[0] is str else f", each key {_words(held[0])}"
@@ -175,6 +177,14 @@ def _number(kind: type, bounds: Mapping[str, Any]) -> str:
     low = f" above {ends['gt']}" if "gt" in ends else f", {ends['ge']} or more" if "ge" in ends else ""
     high = f"{ends['le']} at most" if "le" in ends else f"below {ends['lt']}" if "lt" in ends else ""
     return noun + low + (", and " if low and high else ", " if high else "") + high
+
+
+def _text(kind: Any, bounds: Mapping[str, Any]) -> str:
+    pattern = bounds.get("pattern", ONE_LINE)
+    if kind is not str or pattern != ONE_LINE or bounds.keys() - {"pattern"} != {"min_length", "max_length"}:
+        raise _Unknown
+    on_one_line = ", without line breaks and other control characters" if "pattern" in bounds else ""
+    return f"text of {bounds['min_length']} to {bounds['max_length']} characters{on_one_line}"
 
 
 def _list(kind: type, held: tuple[Any, ...], bounds: Mapping[str, Any]) -> str:

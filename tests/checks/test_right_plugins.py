@@ -249,6 +249,24 @@ def test_an_event_may_be_a_plug_ins_own(primitive):
         around[name]()
 
 
+@frozen
+class of_measured_stage(of_stage):
+    """Adds up what the loop says in engine.mark("stage", loss=…)."""
+
+    facts: ClassVar[PayloadFacts] = of_stage.facts
+
+    def event(self, cx, bucket, state, event, facts):
+        if event == "stage":
+            state["sum"] = state["sum"] + facts["loss"]
+
+
+def test_an_event_comes_without_numbers_in_trial_runs():
+    for run in payload_checks(of_measured_stage()).values():
+        run()
+    with pytest.raises(Broken, match=r"'loss' at the event 'stage', .*facts.get\(name, default\)"):
+        algorithm_checks(algorithm_around(of_measured_stage()))["exchanges"]()
+
+
 def test_events_that_differ_are_named():
     with pytest.raises(CompositionError, match=r"waits for no event, and .*event 'stage'; take two"):
         Rule(trigger=at_stage(), payload=parameters(), exchange=all_reduce())

@@ -56,6 +56,13 @@ RULE = {"payload": "gradients", "exchange": "all_reduce"}
             "unknown key 'phases.0.after_step'; did you mean 'after_steps'? allowed: after_steps, algorithm, "
             "residuals\nconfiguration: phases.0.after_steps is missing",
         ),
+        (
+            {"algorithm": "bsp", "data": {"x": 1, "y": 2}, "sed": 3},
+            ConfigError,
+            "key 'data.x'; allowed: batch_size, injection, micro_batch_size, partition\n"
+            "configuration: unknown key 'data.y'\n"
+            "configuration: unknown key 'sed'; did you mean 'seed'? allowed: algorithm, ",
+        ),
         ({"algorithm": "BSP"}, ConfigError, "did you mean 'bsp'"),
         (
             {"algorithm": {"name": "local_sgd", "step": 2}},

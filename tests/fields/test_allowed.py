@@ -9,11 +9,12 @@ import pytest
 from annotated_types import Interval
 from pydantic import Field
 
-from relaxcomm import ConfigError, Rule
+from relaxcomm import Algorithm, ConfigError, Rule
 from relaxcomm.fields.allowed import in_words, part_of
 from relaxcomm.fields.frozen import Count, Fraction, Index, Rate
 from relaxcomm.fields.names import Names
 from relaxcomm.plugin import Compressor, Density, Outer, frozen
+from relaxcomm.primitives import all_reduce, gradients
 
 
 class Policy(Enum):
@@ -37,6 +38,7 @@ class Policy(Enum):
         ),
         (Compressor | None, "a compressor"),
         (Outer, "an outer optimizer"),
+        (Annotated[str, Field(min_length=1, max_length=9)], "text of 1 to 9 characters"),
         (tuple[Rule, ...], "a list (in Python a tuple), each item a Rule"),
         (Annotated[list[str], Field(min_length=2)], "a list of 2 or more, each item text"),
         (tuple[Count, float], "a list of 2 (in Python a tuple): a whole number, 1 or more, then a number"),
@@ -153,3 +155,12 @@ def test_what_is_missing_may_only_be_mistyped():
 def test_a_default_that_is_made_is_shown():
     with pytest.raises(ConfigError, match=r"Rule needs 'payload'; .* trigger=every_step\(\), "):
         Rule()
+
+
+@pytest.mark.parametrize("name", ["x\n", "", "y" * 101, 3])
+def test_a_name_that_is_none_is_told_in_words(name):
+    rule = Rule(payload=gradients(), exchange=all_reduce())
+    with pytest.raises(ConfigError) as refused:
+        Algorithm((rule,), name=name)
+    allowed = "write text of 1 to 100 characters, without line breaks and other control characters"
+    assert str(refused.value) == f"Algorithm: name = {name!r} is not allowed: {allowed}"
