@@ -77,7 +77,7 @@ class Rank:
             except KeyError as error:
                 raise Broken(
                     f"raises KeyError: {error} at the event {event!r}, of which trial runs tell without "
-                    "numbers, as a training loop may; of those that it may lack, take facts.get(name, default)"
+                    "numbers, as a training loop may; of those that it may lack, take facts.get(name, …)"
                 ) from error
 
     @property

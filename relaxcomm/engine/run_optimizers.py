@@ -28,8 +28,9 @@ def export(optimizers: Sequence[Optimizer]) -> list[dict[str, Any]]:
         try:
             OptimizerState.model_validate(state)
         except ValidationError as error:
+            what = fault_of(error, OptimizerState)
             raise ConfigError(
-                f"the state of {type(optimizer).__name__} could not be loaded again: {fault_of(error)}; let "
+                f"the state of {type(optimizer).__name__} could not be loaded again: {what}; let "
                 "its state_dict() give for each parameter a dict by names, or attach with another optimizer"
             ) from None
     return states

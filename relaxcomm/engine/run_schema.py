@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
 from pydantic import ConfigDict, Field, ValidationError, field_validator
@@ -48,7 +48,7 @@ class RandomState(Part):
 
     python: tuple[int, Annotated[tuple[_Word, ...], Field(min_length=625, max_length=625)], float | None]
     numpy: tuple[
-        Annotated[str, Field(pattern="^MT19937$")],
+        Literal["MT19937"],
         Annotated[list[_Word], Field(min_length=624, max_length=624)],
         Annotated[int, Field(ge=0, le=624)],
         Annotated[int, Field(ge=0, le=1)],
@@ -101,6 +101,7 @@ def parse_run(saved: Any) -> RunState:
     try:
         return RunState.model_validate(saved)
     except ValidationError as error:
-        raise ConfigError(f"the saved state is damaged: {fault_of(error)}; load another checkpoint") from None
+        what = fault_of(error, RunState)
+        raise ConfigError(f"the saved state is damaged: {what}; load another checkpoint") from None
     except RuntimeError:  # of torch's generator
         raise ConfigError("the saved state is damaged: random.torch; load another checkpoint") from None

@@ -8,7 +8,9 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_vali
 from torch import Tensor
 
 from relaxcomm.errors import ConfigError
+from relaxcomm.fields.allowed import in_words, part_of
 from relaxcomm.fields.frozen import Index, Section
+from relaxcomm.fields.validation import allowed, hint_at, shown
 from relaxcomm.roles.planner import Measured
 
 SCHEMA = 1
@@ -130,11 +132,26 @@ class EngineState(Part):
         return ({"step": str(self.step)} if keeps_step else {}) | common  # the step says more
 
 
-def fault_of(error: ValidationError) -> str:
-    """The first thing that is wrong, in a line."""
-    fault = error.errors(include_input=False, include_url=False)[0]
-    where = ".".join(str(part) for part in fault["loc"])
-    return f"{where[:200]}: {fault['msg'][:200]}"
+def fault_of(error: ValidationError, part: type[Part]) -> str:
+    """The first thing that is wrong, in a line: where, what is there, and what should be.
+
+    Args:
+        error: what was found.
+        part: that was looked at.
+    """
+    fault, hint = error.errors(include_url=False)[0], part
+    for place in fault["loc"]:
+        is_part = isinstance(hint, type) and issubclass(hint, Part)
+        hint = hint_at(hint, str(place)) if is_part else part_of(hint, place)
+    where = ".".join(str(place) for place in fault["loc"] if "[" not in str(place))[:200]  # no kinds of types
+    if fault["type"] == "missing":
+        return f"{where} is missing"
+    if fault["type"] == "extra_forbidden":
+        return f"{where} is nothing that is saved"
+    if "error" in fault.get("ctx", {}):  # of a check of ours
+        return f"{where}: {allowed(fault, None)}"
+    words, got = in_words(hint), " ".join(shown(fault["input"]).split())  # which may be a tensor
+    return f"{where} is {got}, and {f'a run saves {words}' if words else allowed(fault, None)}"
 
 
 def parse(state: Any) -> EngineState:
@@ -154,7 +171,7 @@ def parse(state: Any) -> EngineState:
         return EngineState.model_validate(state)
     except ValidationError as error:
         raise ConfigError(
-            f"the saved engine state is damaged: {fault_of(error)}; load another checkpoint"
+            f"the saved engine state is damaged: {fault_of(error, EngineState)}; load another checkpoint"
         ) from None
     except RecursionError:
         raise ConfigError("the saved engine state is nested without end; load another checkpoint") from None

@@ -263,7 +263,7 @@ class of_measured_stage(of_stage):
 def test_an_event_comes_without_numbers_in_trial_runs():
     for run in payload_checks(of_measured_stage()).values():
         run()
-    with pytest.raises(Broken, match=r"'loss' at the event 'stage', .*facts.get\(name, default\)"):
+    with pytest.raises(Broken, match=r"'loss' at the event 'stage', .*facts.get\(name, …\)"):
         algorithm_checks(algorithm_around(of_measured_stage()))["exchanges"]()
 
 
