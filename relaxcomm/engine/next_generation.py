@@ -120,14 +120,15 @@ def stay(
     standings = Standings.gather(transition.world, transition.standing)
     _check_trained(old, standings)
     handover = Handover(old, transition.world, in_step=bool(in_step))
-    try:
-        handover.take()
-        new = survival.rebound(old, transition.world)
-        handover.give(new)
-        return _stay(transition, new, make_step, standings, late, schedule)
-    except RankLostError:
-        handover.undo()
-        raise
+    with old.replica.loaded.outlasting(others_end_so=standings.end_as_loaded):
+        try:
+            handover.take()
+            new = survival.rebound(old, transition.world)
+            handover.give(new)
+            return _stay(transition, new, make_step, standings, late, schedule)
+        except RankLostError:
+            handover.undo()
+            raise
 
 
 def _stay(

@@ -131,8 +131,7 @@ class Reconfiguration:
             )
             transition = Transition(before, following, standing, generation, elastic.generation)
             try:
-                with before.bound.replica.loaded.outlasting():
-                    resumed = next_generation.stay(transition, run.make_step, late, run.schedule.export())
+                resumed = next_generation.stay(transition, run.make_step, late, run.schedule.export())
                 break
             except RankLostError as error:  # one more is lost
                 forget_locals(error)
@@ -164,6 +163,7 @@ class Reconfiguration:
             target=run.metering.target,
             evaluated=() if in_step else bound.replica.loaded.others(),
             are_final=bound.replica.loaded.are_final,
+            ends_as_loaded=bound.replica.loaded.ends_as_loaded,
         )
 
     def _join_again(self, error: GivenUpError, before: Bound, world: World, *, in_step: bool) -> None:

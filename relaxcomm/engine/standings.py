@@ -32,6 +32,7 @@ class Standing:
         target: where others find its metrics, or None.
         evaluated: names of the parameters that it holds in the place of those that are trained.
         are_final: whether these are what the run or its algorithm ends with, and stay.
+        ends_as_loaded: whether it ends with what a load has left as it was, if others end with theirs.
     """
 
     next_step: int = -1
@@ -46,6 +47,7 @@ class Standing:
     target: Target | None = None
     evaluated: Sequence[str] = ()
     are_final: bool = False
+    ends_as_loaded: bool = False
 
     @property
     def stays(self) -> bool:
@@ -122,10 +124,15 @@ class Standings:
     def evaluated(self) -> str:
         """Which ranks hold other parameters than those that are trained, and one's name; empty if none do, or
         all end with them."""
-        if all(one.are_final for one in self.by_rank):
+        if all(one.are_final or one.ends_as_loaded for one in self.by_rank):
             return ""
         ranks = [rank for rank, one in enumerate(self.by_rank) if one.evaluated]
         return f"{self.by_rank[ranks[0]].evaluated[0]} on ranks {ranks}" if ranks else ""
+
+    @property
+    def end_as_loaded(self) -> bool:
+        """Whether some end with what they have loaded in the place of what is trained."""
+        return any(one.are_final and one.evaluated for one in self.by_rank)
 
     @property
     def differ(self) -> bool:

@@ -136,6 +136,11 @@ class LoadedWeights:
         """Whether parameters hold what the algorithm ends with: see `end_here`, or a load, see `ending`."""
         return self._is_ending and (self._are_final or bool(self.changed()))
 
+    @property
+    def ends_as_loaded(self) -> bool:
+        """Whether an algorithm ends with what a load has left as it was, if loads of others change theirs."""
+        return self._is_ending and self._matters and self.was_loaded and not self.others()
+
     def forget(self, *, is_restored: bool = False) -> None:
         """What was loaded belongs to what the engine goes on from.
 
@@ -170,10 +175,15 @@ class LoadedWeights:
         self._are_final = True
 
     @contextmanager
-    def outlasting(self) -> Iterator[None]:
+    def outlasting(self, *, others_end_so: bool = False) -> Iterator[None]:
         """Know the same of loads after a change of ranks, which may itself move what is trained, but nothing
-        that an algorithm ends with."""
-        others, final = self.others(), self._tensors if self.are_final else []
+        that an algorithm ends with.
+
+        Args:
+            others_end_so: whether other ranks end with what they have loaded, see `ends_as_loaded`.
+        """
+        as_loaded = others_end_so and self.ends_as_loaded
+        others, final = self.others(), self._tensors if as_loaded or self.are_final else []
         kept = [(tensor, tensor.detach().clone()) for tensor in final]
         try:
             with self.ignored():
@@ -181,7 +191,7 @@ class LoadedWeights:
         finally:
             for tensor, value in kept:
                 tensor.detach().copy_(value)
-            if not others:
+            if not (others or as_loaded):
                 self.forget(is_restored=self._is_restored)
 
     def _loaded(self) -> tuple[list[str], list[str]]:
