@@ -33,8 +33,7 @@ def _begun(ranks: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     if len({one["epoch"] for one in ranks}) == 1:
         return ranks
     return [
-        {**one, "epoch": one["epoch"] + 1, "place": Position()} if one.get("is_over") else one
-        for one in ranks
+        {**one, "epoch": one["epoch"] + 1, "place": Position()} if one["is_over"] else one for one in ranks
     ]
 
 
@@ -62,10 +61,11 @@ def _carried(ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     batches = max(one.batches for one in behind)
     return {
         "kind": list(lead["kind"]),
-        "anew": lead.get("anew", False),
+        "anew": lead["anew"],
         "epoch": first,
-        "first": lead.get("first", 0),
+        "first": lead["first"],
         "place": list(Position(batches=batches, unit=unit) if batches else Position()),
+        "is_over": False,
         "dealt": [[epoch, kept] for epoch, kept in sorted(dealt.items())],
-        "in_round": any(one.get("in_round", False) for one in ranks),
+        "in_round": any(one["in_round"] for one in ranks),
     }

@@ -111,7 +111,7 @@ def plan_of(
     items = [Item(item.name, _like(item.tensor, held[item.name])) for item in replica.parameters]
     plan = Plan(algorithm, items)
     if engine["layout"] is not None:
-        plan.lay_out(engine["layout"], engine.get("strides"))
+        plan.lay_out(engine["layout"], engine["strides"])
     return plan
 
 

@@ -52,12 +52,12 @@ def carry(
                 replica.optimizers, *(one["optimizers"] for one in first), strict=True
             )
         ],
-        "optimizer_settings": lead.get("optimizer_settings", {}),
+        "optimizer_settings": lead["optimizer_settings"],
         "scaler": lead["scaler"],
         "engine": carrying.engine(),
         "random": carried_random([state["random"] for state in states], membership),
         "others": _carried_others(first, algorithm),
-        "scheduler_kinds": lead.get("scheduler_kinds", {}),
+        "scheduler_kinds": lead["scheduler_kinds"],
     }
 
 
@@ -208,7 +208,7 @@ class _Carrying:
         }
         shares = {name: sum(one[name] for one in counts) // size for name in lead if name != "bytes_by_rule"}
         kept = {name: lead[name] for name in _KEPT}
-        means = {name: sum(one.get(name, 0.0) for one in counts) / len(counts) for name in SECONDS}
+        means = {name: sum(one[name] for one in counts) / len(counts) for name in SECONDS}
         return {**shares, **kept, **means, "bytes_by_rule": by_rule}
 
 

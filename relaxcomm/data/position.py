@@ -144,7 +144,7 @@ class Progress:
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Go on from a checkpoint in the next iteration."""
         self._go_to(saved["epoch"], Position(*saved["place"]))
-        self._first, self.in_round = saved.get("first", 0), saved.get("in_round", False)
+        self._first, self.in_round = saved["first"], saved["in_round"]
         self._dealt = {
             epoch: tuple(tuple(Position(*one) for one in positions) for positions in kept)
             for epoch, kept in saved["dealt"]

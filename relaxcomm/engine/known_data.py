@@ -51,11 +51,11 @@ class Data:
 
         Returns: the one that this is.
         """
-        anew = [one for one in saved if one.get("anew", False)]
+        anew = [one for one in saved if one["anew"]]
         left = [one for one in anew if one["place"][1]] if self.is_new else []
         mine = (left or saved)[0]
         self.progress.restore(mine)
-        is_kept = not mine.get("anew", False) and (self.progress.epoch > 1 or not (anew or others_anew))
+        is_kept = not mine["anew"] and (self.progress.epoch > 1 or not (anew or others_anew))
         self.is_anew = not is_kept
         self.is_new = self.is_new and not is_kept and not mine["place"][1]
         return mine

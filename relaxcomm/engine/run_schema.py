@@ -8,7 +8,7 @@ import torch
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 from torch import Tensor
 
-from relaxcomm.engine.state_schema import Part, fault_of
+from relaxcomm.engine.state_schema import Part, check_schema, fault_of
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Index
 
@@ -79,18 +79,18 @@ class RunState(Part):
     """All that a rank needs to go on; `state_schema` knows the engine's part.
 
     Args:
-        optimizer_settings: names of those that each optimizer was made with; older runs have not saved them.
-        scheduler_kinds: of what was given besides, which older runs have not saved, either.
+        optimizer_settings: names of those that each optimizer was made with.
+        scheduler_kinds: of what was given besides.
     """
 
     model: dict[str, Any]
     optimizers: list[OptimizerState]
-    optimizer_settings: dict[Index, list[str]] = Field(default={})
+    optimizer_settings: dict[Index, list[str]]
     scaler: dict[str, float] | None
     engine: Any
     random: RandomState
     others: dict[str, dict[str, Any]]
-    scheduler_kinds: dict[str, str] = Field(default={})
+    scheduler_kinds: dict[str, str]
 
 
 def parse_run(saved: Any) -> RunState:
@@ -98,6 +98,8 @@ def parse_run(saved: Any) -> RunState:
 
     Raises: ConfigError, naming the first part that no run has saved.
     """
+    if isinstance(saved, dict) and isinstance(engine := saved.get("engine"), dict):
+        check_schema(engine)  # another one's parts may be others, too
     try:
         return RunState.model_validate(saved)
     except ValidationError as error:

@@ -88,9 +88,7 @@ def _check_layout(
         }
         if len(kinds) != 1:
             raise _damaged(f"bucket {index} holds {len(kinds)} kinds of parameters")
-    if strides is None:
-        return
-    if list(map(len, strides)) != list(map(len, layout)):
+    if strides is None or list(map(len, strides)) != list(map(len, layout)):
         raise _damaged("it has not strides for each parameter")
     for names, found in zip(layout, strides, strict=True):
         for name, one in zip(names, found, strict=True):
@@ -142,11 +140,11 @@ def _check_votes(saved: EngineState, algorithm: Algorithm) -> None:
 def _check_late(
     saved: EngineState, tasks: Mapping[TaskKey, Task], algorithm: Algorithm, bound: Bound
 ) -> None:
-    for _, rule, unit, result, *_ in saved.late_gradients:
+    for _, rule, unit, result, _, _ in saved.late_gradients:
         bucket = _check_result("late_gradients", tasks.get((rule, unit)), "backward", (result,))
         if result.numel() - bucket.numel not in (0, len(bucket.items)):  # whether each was used, behind it
             raise _damaged(f"late_gradients with {kind(result)} for {len(bucket.items)} parameters")
-    for _, rule, of_buffers, unit, result, snapshot, *_ in saved.late_parameters:
+    for _, rule, of_buffers, unit, result, snapshot, _, _ in saved.late_parameters:
         if rule >= len(algorithm.rules):
             raise _damaged(f"late_parameters of rule {rule}, which is not there")
         if of_buffers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 from torch import Tensor
@@ -13,7 +13,7 @@ from relaxcomm.fields.frozen import Index, Section
 from relaxcomm.fields.validation import allowed, hint_at, shown
 from relaxcomm.roles.planner import Measured
 
-SCHEMA = 1
+SCHEMA = 2
 """Counts up when the form of the state changes."""
 
 T = TypeVar("T")
@@ -51,8 +51,8 @@ class Counts(Part):
     bytes_uncompressed: Index
     evaluation_bytes_sent: Index
     evaluation_bytes_received: Index
-    exposed_communication_seconds: Finite = 0.0
-    hidden_communication_seconds: Finite = 0.0
+    exposed_communication_seconds: Finite
+    hidden_communication_seconds: Finite
     bytes_by_rule: dict[str, Row[tuple[Index, Index]]]
 
 
@@ -65,12 +65,12 @@ class Data(Part):
 
     kind: Row[tuple[str, Index]]
     epoch: Index
-    first: Index = 0
+    first: Index
     place: ReadTo
     dealt: list[Row[tuple[Index, list[Annotated[list[ReadTo], Field(min_length=1)]]]]]
-    is_over: bool = False
-    in_round: bool = False
-    anew: bool = False
+    is_over: bool
+    in_round: bool
+    anew: bool
 
     @field_validator("dealt")
     @classmethod
@@ -82,11 +82,9 @@ class Data(Part):
         return value
 
 
-UncountedGradient: TypeAlias = Row[tuple[Due, Index, Index, Tensor]]
-UncountedParameters: TypeAlias = Row[tuple[Due, Index, bool, Index, Tensor, Tensor]]
 LateGradient: TypeAlias = Row[tuple[Due, Index, Index, Tensor, Index, Index]]
 LateParameters: TypeAlias = Row[tuple[Due, Index, bool, Index, Tensor, Tensor, Index, Index]]
-"""What is late ends with a round and samples, see `Context`; older states did not count them."""
+"""What is late ends with a round and samples, see `Context`."""
 
 _MEASURED = TypeAdapter(Measured)
 
@@ -94,13 +92,13 @@ _MEASURED = TypeAdapter(Measured)
 class EngineState(Part):
     """The state of one rank; keys are (rule, bucket), what is late is (due, rule, …, round, samples)."""
 
-    schema_: Literal[1] = Field(alias="schema")
+    schema_: int = Field(alias="schema")
     algorithm: str
     rank: Index
     world_size: Annotated[int, Field(ge=1)]
     step: Index
     layout: Layout | None
-    strides: list[list[StridesOf]] | None = None  # older states have none
+    strides: list[list[StridesOf]] | None
     slots: list[Row[tuple[Index, Index, SlotsOfRoles]]]
     rounds: list[Row[tuple[Index, Index, Round]]]
     samples: list[Row[tuple[Index, Index, Index]]]
@@ -108,8 +106,8 @@ class EngineState(Part):
     votes: Votes
     client_states: dict[Index, dict[str, dict[str, Any]]]
     values: dict[str, Finite]
-    late_gradients: list[LateGradient | UncountedGradient]
-    late_parameters: list[LateParameters | UncountedParameters]
+    late_gradients: list[LateGradient]
+    late_parameters: list[LateParameters]
     statistics: Counts
     phase: Index
     measured: Measured | None
@@ -154,10 +152,10 @@ def fault_of(error: ValidationError, part: type[Part]) -> str:
     return f"{where} is {got}, and {f'a run saves {words}' if words else allowed(fault, None)}"
 
 
-def parse(state: Any) -> EngineState:
-    """The state with types, sharing its tensors.
+def check_schema(state: Any) -> None:
+    """Refuse what is no state, or of another form.
 
-    Raises: ConfigError, naming the first part that no engine has saved.
+    Raises: ConfigError.
     """
     if not isinstance(state, dict):
         raise ConfigError(f"the saved engine state is a {type(state).__name__}; load what state_dict() gave")
@@ -167,6 +165,14 @@ def parse(state: Any) -> EngineState:
             f"the saved engine state has schema {str(schema)[:50]}, this run has {SCHEMA!r}; load "
             "one that this version has saved"
         )
+
+
+def parse(state: Any) -> EngineState:
+    """The state with types, sharing its tensors.
+
+    Raises: ConfigError, naming the first part that no engine has saved.
+    """
+    check_schema(state)
     try:
         return EngineState.model_validate(state)
     except ValidationError as error:

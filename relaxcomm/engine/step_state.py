@@ -51,7 +51,7 @@ def restore(step: Step, saved: Mapping[str, Any]) -> None:
         bound.replica.clients.restore(saved["client_states"])
         bound.controllers.restore(saved["values"])
         if saved["layout"] is not None:
-            bound.lay_out_as(saved["layout"], saved.get("strides"))
+            bound.lay_out_as(saved["layout"], saved["strides"])
             bound.state.restore(saved)
         elif (buckets := bound.plan.buckets) is None:
             return

@@ -192,7 +192,7 @@ class Statistics(Mapping[str, float]):
         self._counters.sent = int(saved["bytes_sent"])
         self._counters.received = int(saved["bytes_received"])
         self._counters.by_rule = dict(saved["bytes_by_rule"])
-        exposed, hidden = (float(saved.get(name, 0.0)) - self[name] for name in SECONDS)
+        exposed, hidden = (float(saved[name]) - self[name] for name in SECONDS)
         self._exposed_before += exposed
         self._hidden_before += hidden
 

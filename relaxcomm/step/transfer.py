@@ -88,7 +88,7 @@ class Transfer:
         snapshot: Tensor | None = None,
     ) -> Transfer:
         """One that a checkpoint has saved with its result."""
-        (round, samples), device = counts or (0, 1), task.bucket.device  # older ones do not count
+        (round, samples), device = counts, task.bucket.device
         made = cls.of(bound, task, round=round, samples=samples)
         made._flight, made.due, made.sent = Landed(result.to(device)), due, None
         made.snapshot = None if snapshot is None else snapshot.to(device)

@@ -38,7 +38,7 @@ def read(sampler: ShareSampler, count: int) -> tuple[list[int], dict]:
             for epoch in (reading.epoch,)
             if sampler.progress.dealt(epoch)
         ]
-    return [index for batch, _ in kept for index in batch], {"kind": ["data", SIZE], **saved}
+    return [index for batch, _ in kept for index in batch], {"kind": ["data", SIZE], "anew": False, **saved}
 
 
 @given(
@@ -138,7 +138,7 @@ def test_who_stands_at_the_end_of_an_epoch_begins_the_next_with_those_who_have_b
     assert len(list(batches[0])) == 7
     for _ in range(7):
         next(batches[1])
-    kind = {"kind": ["data", SIZE]}
+    kind = {"kind": ["data", SIZE], "anew": False}
     (saved,) = carried_loaders([[{**kind, **loader.progress.export()}] for loader in loaders])
     for loader in loaders:
         loader.progress.restore(saved)
@@ -152,7 +152,7 @@ def test_ranks_may_have_begun_to_read_kinds_of_data_in_another_order():
     """A worker that joins makes its loaders in the order of its own."""
     states = []
     for sampler in samplers(2, 5, drop_last=False):
-        one, other = read(sampler, 2)[1], {**Progress().export(), "kind": ["validation", SIZE]}
+        one, other = read(sampler, 2)[1], {**Progress().export(), "kind": ["validation", SIZE], "anew": False}
         states.append([one, other] if states else [other, one])
     saved = {one["kind"][0]: one for one in carried_loaders(states)}
     assert {kind: bool(one["dealt"]) for kind, one in saved.items()} == {"data": True, "validation": False}

@@ -141,14 +141,6 @@ def test_a_subclass_may_take_the_state_and_give_it(tmp_path):
         resumed(make, tmp_path / str(index), into=into)
 
 
-def test_a_run_that_did_not_save_what_its_optimizers_were_made_with_is_loaded():
-    model = nn.Linear(4, 2)
-    with attach(model, sgd(model.parameters()), "bsp") as engine:
-        state = engine.run_state_dict()
-        del state["optimizer_settings"]
-        engine.load_run_state_dict(state)
-
-
 @pytest.mark.parametrize(
     ("kind", "changed"),
     [("Adam", {"foreach": True}), ("Adam", {"fused": True}), ("NAdam", {"betas": [0.8, 0.9]})],  # as of YAML

@@ -188,7 +188,7 @@ WRONG = {
     "key": r"rank 1: the saved engine state has \['rank_0'\], and 'rank_1' .* is needed; load what this",
     "moment": r"ranks disagree on step: rank 0 has 3, rank 1 has 0; load the states .* saved together",
     "rank": r"rank 1: the saved engine state has rank 0, this run has 1; load",
-    "schema": r"rank 1: the saved engine state has schema 0, this run has 1; load",
+    "schema": r"rank 1: the saved engine state has schema 0, this run has 2; load",
 }
 
 
