@@ -16,7 +16,7 @@ from relaxcomm.engine.state_schema import EngineState
 from relaxcomm.engine.switching import Residuals
 from relaxcomm.errors import ConfigError, UsageError
 from relaxcomm.roles.planner import Measured
-from relaxcomm.step.step import Step
+from relaxcomm.step.bound import Bound
 from relaxcomm.step.uneven_inputs import check_switches
 from relaxcomm.system.telling import tell
 
@@ -32,16 +32,20 @@ class AlgorithmSchedule:
         switch: goes on with an algorithm, and tells the schedule by `follow`.
     """
 
-    def __init__(self, loop: Loop, step: Step, settings: Config, switch: Callable[..., None]) -> None:
+    def __init__(self, loop: Loop, settings: Config, switch: Callable[..., None]) -> None:
         self._loop, self._switch = loop, switch
         self._phases, self._algorithms = settings.phases, settings.algorithms
         self._num_begun = 0
-        self.follow(step)
+        self.follow()
 
-    def follow(self, step: Step) -> None:
+    @property
+    def _bound(self) -> Bound:
+        """The algorithm that runs now."""
+        return self._loop.step.bound
+
+    def follow(self) -> None:
         """Begin anew with another algorithm; where nothing can follow it, steps cost nothing more."""
-        self._step = step
-        self._first_steps = FirstSteps(step.bound)
+        self._first_steps = FirstSteps(self._bound)
         self._measured: Measured | None = None
         self.choice: str | None = None
         """What was chosen and why."""
@@ -49,11 +53,11 @@ class AlgorithmSchedule:
 
     def stay(self) -> None:
         """Follow the present algorithm, also after a switch that has failed on its way."""
-        self._loop.follow(self._step, self if self.is_ahead() else None)
+        self._loop.follow(self if self.is_ahead() else None)
 
-    def go_on_with(self, step: Step) -> None:
-        """Follow the same algorithm among other ranks; what was timed was among the ones before."""
-        self._step, self._first_steps = step, FirstSteps(step.bound)
+    def time_anew(self) -> None:
+        """The same algorithm goes on among other ranks; what was timed was among the ones before."""
+        self._first_steps = FirstSteps(self._bound)
 
     def export(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
@@ -67,12 +71,12 @@ class AlgorithmSchedule:
         """Switch to what ran when that was saved, which was checked; it may be what runs now."""
         phase, algorithm = saved["phase"], saved["algorithm"]
         measured = None if saved["measured"] is None else Measured(**saved["measured"])
-        if repr(self._step.bound.algorithm) not in (algorithm, repr(self._first_of(phase))):
+        if repr(self._bound.algorithm) not in (algorithm, repr(self._first_of(phase))):
             self._begin(phase)
         elif phase != self._num_begun:
             self._num_begun = phase
-            self.follow(self._step)
-        if measured is not None and repr(self._step.bound.algorithm) != algorithm:
+            self.follow()
+        if measured is not None and repr(self._bound.algorithm) != algorithm:
             self._choose(measured)
         self._measured = measured
         self._first_steps.resume(saved["step_times"])
@@ -91,7 +95,7 @@ class AlgorithmSchedule:
                 f"the saved engine state is in phase {saved.phase}, and this run has {len(self._phases)}; "
                 "give the configuration that it was saved with"
             )
-        here = self._step.bound.algorithm
+        here = self._bound.algorithm
         has_switched = repr(here) != repr(self._planned(self._num_begun, self._measured))
         if has_switched and repr(here) == saved.algorithm:  # so had the training program that saved
             return here
@@ -105,11 +109,11 @@ class AlgorithmSchedule:
     def check_join(self) -> None:
         """Raise UsageError for phases to come that ranks that have run out of data could not follow."""
         if self.is_ahead():
-            check_switches(self._step.bound.algorithm, *(phase.algorithm for phase in self.to_come))
+            check_switches(self._bound.algorithm, *(phase.algorithm for phase in self.to_come))
 
     def is_ahead(self) -> bool:
         """Whether a switch is still to come."""
-        return self._num_begun < len(self._phases) or self._step.bound.algorithm.planner is not None
+        return self._num_begun < len(self._phases) or self._bound.algorithm.planner is not None
 
     def is_due(self, ahead: int = 0) -> bool:
         """Whether it is time for one, or will be in so many steps."""
@@ -129,12 +133,12 @@ class AlgorithmSchedule:
     def step_ends(self) -> None:
         """A step was closed."""
         self._first_steps.step_ends()
-        if self._step.bound.replica.optimizers:
+        if self._bound.replica.optimizers:
             self._go_on_if_due()
 
     def forward_begins(self) -> None:
         """The model is about to be called."""
-        if not self._step.bound.replica.optimizers and self._loop.is_between_steps:
+        if not self._bound.replica.optimizers and self._loop.is_between_steps:
             self._go_on_if_due()
 
     def backward_begins(self, *, skipped: bool) -> None:
@@ -146,25 +150,24 @@ class AlgorithmSchedule:
         Raises: UsageError if the others switch, or have done so.
         """
         if self.is_due(ahead=int(skipped)):
-            step = self._step.bound.clock.step
             raise UsageError(
-                f"another algorithm is due after step {step}, but a backward has begun "
+                f"another algorithm is due after step {self._bound.clock.step}, but a backward has begun "
                 "before it was seen where the step ends; pass the optimizers to attach, and train "
                 "through the model itself: its forward may call what computes the loss"
             )
 
     def _go_on_if_due(self) -> None:
         while self.is_due():
-            self._step.inputs.take_part(self.is_due)
+            self._loop.step.inputs.take_part(self.is_due)
             self.go_on()
 
     def _is_phase_due(self, ahead: int) -> bool:
-        steps = self._step.bound.world.statistics.steps + ahead
+        steps = self._bound.world.statistics.steps + ahead
         return self._num_begun < len(self._phases) and steps >= self._phases[self._num_begun].after_steps
 
     def _first_of(self, num_begun: int) -> Algorithm:
         """The algorithm with which a run goes on when so many phases have begun, until one is chosen."""
-        return fitted(self._step.bound.replica.parameters, self._algorithms[num_begun])
+        return fitted(self._bound.replica.parameters, self._algorithms[num_begun])
 
     def _planned(self, num_begun: int, measured: Measured | None) -> Algorithm:
         """The algorithm of such a moment, where the training program switches to none."""
@@ -172,7 +175,7 @@ class AlgorithmSchedule:
         if measured is None or algorithm.planner is None:
             return algorithm
         chosen, _ = algorithm.planner.choose(measured)
-        return fitted(self._step.bound.replica.parameters, parse_algorithm(chosen))
+        return fitted(self._bound.replica.parameters, parse_algorithm(chosen))
 
     def _begin(self, num_begun: int, residuals: Residuals = "carry") -> None:
         """Be where a run is in which so many phases have begun."""
@@ -184,16 +187,16 @@ class AlgorithmSchedule:
 
     def _choose(self, measured: Measured) -> None:
         """Go on with what the planner says; the same on all ranks."""
-        before = self._step.bound.algorithm
+        before = self._bound.algorithm
         assert before.planner is not None, "nothing is measured without one"
         algorithm, reason = before.planner.choose(measured)
-        if self._step.inputs.active:
+        if self._loop.step.inputs.active:
             check_switches(parse_algorithm(algorithm))
         self._switch(algorithm, from_start=True)
-        bound = self._step.bound
-        self._measured, self.choice = measured, f"{before.name} chose {bound.algorithm!r}: {reason}"
+        self._measured = measured
+        self.choice = f"{before.name} chose {self._bound.algorithm!r}: {reason}"
         self._tell(self.choice)
 
     def _tell(self, line: str) -> None:
-        if self._step.bound.world.process.rank == 0:
+        if self._bound.world.process.rank == 0:
             tell(line)

@@ -86,7 +86,7 @@ class Batching(Readable):
             progress=data.progress,
             **options,
         )
-        return self._session.loaders.attach(self._session.bound, loader, data, batch_size)
+        return self._session.loaders.attach(loader, data, batch_size)
 
     def micro_batches(self, batch: Any, size: int) -> Iterator[tuple[Any, float]]:
         """Parts of a batch, each with its share of the samples; only the last one's backward is exchanged.
@@ -172,7 +172,7 @@ class Batching(Readable):
             yield
             if self.algorithm.keeps_step:  # else nobody waits in a step for a rank that has finished
                 self._session.loop.close_skipped_step()
-                Shadow(lambda: self._session.step, self._session.schedule).follow()
+                Shadow(self._session.loop, self._session.schedule).follow()
         finally:
             self._session.step.inputs.leave()
 

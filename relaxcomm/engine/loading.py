@@ -22,12 +22,12 @@ class Loaders:
 
     Args:
         event: told when a client and a round have ended.
-        bound: the algorithm among the present ranks.
+        bound: tells of the algorithm that runs, among the present ranks.
     """
 
-    def __init__(self, event: Event, bound: Bound) -> None:
+    def __init__(self, event: Event, bound: Callable[[], Bound]) -> None:
         self._event, self._bound = event, bound
-        self._membership = bound.world.membership  # whose share is read
+        self._membership = bound().world.membership  # whose share is read
         self._data_sets = DataSets()
         self._followed: Data | None = None
         self._live: weakref.WeakSet[ShareLoader | ClientLoader] = weakref.WeakSet()
@@ -50,16 +50,16 @@ class Loaders:
         return same or Data(finder(dataset), kind_of(dataset), batch_size)
 
     def attach(
-        self, bound: Bound, loader: ShareLoader | ClientLoader, data: Data, batch_size: int
+        self, loader: ShareLoader | ClientLoader, data: Data, batch_size: int
     ) -> ShareLoader | ClientLoader:
         """Let a loader count samples, follow the batch size and report clients and rounds.
 
         Raises: UsageError for a loader of other data, or another first batch size, where one is followed.
         """
+        bound = self._bound()
         if self._is_over:
             disconnect(bound, [loader])
             return loader
-        self._bound = bound
         if self._later:
             loader.share_among(self._membership, at_once=False)
         follows = isinstance(loader, ClientLoader) or BATCH_SIZE in bound.algorithm.needs
@@ -78,19 +78,19 @@ class Loaders:
         self._data_sets.add(data)
         return loader
 
-    def go_on_with(self, bound: Bound, saved: Sequence[Mapping[str, Any]] | None, caught_up_at: int) -> None:
+    def go_on_with(
+        self, now: Membership, saved: Sequence[Mapping[str, Any]] | None, caught_up_at: int
+    ) -> None:
         """Follow the same algorithm among other ranks, who read the data from now on.
 
         Args:
-            bound: the algorithm.
+            now: this rank among them.
             saved: from where on, for data sets that are read now or later; None where each reads on.
             caught_up_at: the clock until which a rank that is behind reads in its old share, as others
                 have; 0 for one that is not.
         """
-        self._bound = bound
         for loader in self._live - self._unread:
-            connect(bound, loader, self._event)
-        now = bound.world.membership
+            connect(self._bound(), loader, self._event)
         if saved is not None and caught_up_at:
             self._later.append(_Later(caught_up_at, saved, now))
             return
@@ -99,10 +99,10 @@ class Loaders:
         if saved is not None:
             self._data_sets.restore(saved)
 
-    def end(self, bound: Bound) -> None:
+    def end(self) -> None:
         """The run is over: no loader tells the algorithm of anything, nor does one that is made later."""
         self._is_over = True
-        disconnect(bound, self._live)
+        disconnect(self._bound(), self._live)
 
     def read_until(self, next_step: int) -> int:
         """The clock at what `export` tells, where this rank's step is over at `next_step`."""
@@ -147,7 +147,7 @@ class Loaders:
         """What is done when a loader is first read, whose data may be those of one that is gone by then."""
 
         def begin() -> None:
-            loader, bound = find(), self._bound
+            loader, bound = find(), self._bound()
             if data.is_new:
                 followed = self._data_sets.begin(bound, data, may_follow=loader in self._unread)
                 if followed is not None and followed is self._followed:

@@ -39,7 +39,7 @@ class Loop:
         self.given_up = GivenUpSteps(survivors, hooks.end_of_backward)
         """Steps that exchange nothing more."""
         self.step = step
-        """What is done in a step."""
+        """What is done in a step now; all that is told of it elsewhere is read here."""
         self._between: Between | None = None
         self._paused = self._unsynchronised = False  # under no_sync now; a backward of this step was
         self._begun = self._arrived = False  # a backward that reaches parameters is under way; it has
@@ -49,11 +49,11 @@ class Loop:
         self._opened = False  # the first optimizer's step has begun, and not every one has ended
         self._replaced: list[tuple[Tensor, Tensor, Tensor]] = []  # gradients, while an optimizer steps
 
-    def follow(self, step: Step, between: Between | None) -> None:
-        """From now on do this in a step, and tell somebody of its end."""
-        self.step, self._between = step, between
-        self._hooks.follow(self, gradients=step.follows_gradients)
-        scaler_sharing.share(step.bound.replica.scaler, self)
+    def follow(self, between: Between | None) -> None:
+        """Follow the training loop from now on, and tell somebody of the end of each step."""
+        self._between = between
+        self._hooks.follow(self, gradients=self.step.follows_gradients)
+        scaler_sharing.share(self.step.bound.replica.scaler, self)
 
     def go_on_with(self, step: Step, resumes_at: int, caught_up_at: int) -> None:
         """The same algorithm goes on among other ranks; see `GivenUpSteps.go_on_with`."""

@@ -28,11 +28,14 @@ class Run(Protocol):
     """What goes on among other ranks."""
 
     settings: Config
-    step: Step
     loaders: Loaders
     common_events: CommonEvents
     metering: Metering
     schedule: AlgorithmSchedule
+
+    @property
+    def step(self) -> Step:
+        """What is done in a step now."""
 
     def make_step(self, bound: Bound) -> Step:
         """What is done in a step of an algorithm."""

@@ -38,19 +38,17 @@ class Session:
         self._ranks: Reconfiguration | None = None
         self.settings, self.metering = settings, metering
         self.replica = bound.replica
-        self.step = self.make_step(bound)
-        """What is done in a step now."""
         replica = self.replica
         replica.loaded.follow(bound.algorithm, is_elastic=elastic is not None)
         self.hooks = Hooks(replica.model, replica.parameters, replica.optimizers, replica.loaded.note)
-        self.loop = Loop(self.hooks, self.step, self)
-        self.loaders = Loaders(self.event, bound)
+        self.loop = Loop(self.hooks, self.make_step(bound), self)
+        self.loaders = Loaders(self.event, lambda: self.bound)
         self.common_events = CommonEvents(self)
         try:
             self.hooks.hang()
             if self.replica.scaler is not None:
                 self.hooks.watch_parts()  # until the model is called: a step that is skipped must be seen
-            self.schedule = AlgorithmSchedule(self.loop, self.step, settings, self.switch)
+            self.schedule = AlgorithmSchedule(self.loop, settings, self.switch)
         except BaseException:
             self.detach()
             raise
@@ -58,6 +56,11 @@ class Session:
             self._ranks = Reconfiguration(elastic, self)
         attached_models.add(self.replica.model)
         self._unclosed = Unclosed(self.metering, self.hooks, lambda: self.bound)
+
+    @property
+    def step(self) -> Step:
+        """What is done in a step now."""
+        return self.loop.step
 
     @property
     def world(self) -> World:
@@ -109,10 +112,10 @@ class Session:
         self.loop.given_up.catch_up()
         self.metering.label_by_primitive()
         bound = switching.follow(before.bound, following, residuals, from_start=from_start)
-        self.step = self.make_step(bound)
+        self.loop.step = self.make_step(bound)
         self.step.inputs.follow(before.inputs)
         self.metering.follow(bound)
-        self.schedule.follow(self.step)
+        self.schedule.follow()
         self.replica.loaded.follow(bound.algorithm, is_elastic=self.is_elastic)
 
     def event(self, event: str, facts: Mapping[str, float]) -> None:
@@ -174,11 +177,10 @@ class Session:
         if resumed.step.follows_gradients != self.step.follows_gradients:
             self.hooks.follow(self.loop, gradients=resumed.step.follows_gradients)
         resumed.step.inputs.follow(self.step.inputs)
-        self.step = step = resumed.step
-        self.loop.go_on_with(step, resumed.resumes_at, resumed.caught_up_at)
-        self.schedule.go_on_with(step)
-        self.metering.go_on_with(step.bound, self.generation, resumed.targets)
-        self.loaders.go_on_with(step.bound, resumed.loaders, resumed.caught_up_at)
+        self.loop.go_on_with(resumed.step, resumed.resumes_at, resumed.caught_up_at)
+        self.schedule.time_anew()
+        self.metering.go_on_with(self.bound, self.generation, resumed.targets)
+        self.loaders.go_on_with(self.world.membership, resumed.loaders, resumed.caught_up_at)
         self.common_events.ended = resumed.events
 
     def joins_again(self, error: RankLostError) -> bool:
@@ -194,7 +196,7 @@ class Session:
 
     def release(self, status: str) -> None:
         """Give back everything, and tell the other ranks what became of this one."""
-        self.loaders.end(self.bound)
+        self.loaders.end()
         self._unclosed.close()
         self.metering.close(status)
         if self._ranks is not None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from relaxcomm.engine import survival
 from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
+from relaxcomm.engine.loop import Loop
 from relaxcomm.step import copied_states, replicas
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.step import Step
 from relaxcomm.tensors.items import Item
 
 
@@ -16,22 +14,22 @@ class Shadow:
     """Follows the others' clock, and takes part in what they exchange.
 
     Args:
-        step: what runs now; a switch makes another.
+        loop: whose step it makes; a switch makes another.
         schedule: which switches.
     """
 
-    def __init__(self, step: Callable[[], Step], schedule: AlgorithmSchedule) -> None:
-        self._step, self._schedule = step, schedule
+    def __init__(self, loop: Loop, schedule: AlgorithmSchedule) -> None:
+        self._loop, self._schedule = loop, schedule
 
     def follow(self) -> None:
         """Take part in all that the others do, then take over the model of one that trained longest."""
-        statistics, world = self._step().bound.world.statistics, self._step().bound.world
-        trained = statistics.steps
-        self._step().check_loaded()
+        world = self._loop.step.bound.world
+        statistics, trained = world.statistics, world.statistics.steps
+        self._loop.step.check_loaded()
         self._schedule.stop_timing()
         while self._follow_step():
             pass
-        step = self._step()
+        step = self._loop.step
         step.bound.votes.drain()  # what is on its way to parameters that are given up
         step.parameters.drain()
         # Shadows have looked ahead: clocks differ.
@@ -46,10 +44,10 @@ class Shadow:
     def _follow_step(self) -> bool:
         """One step of the others' clock; False when nobody trains any more."""
         while self._schedule.is_due():
-            if not self._step().inputs.agree(trains=False):
+            if not self._loop.step.inputs.agree(trains=False):
                 return False
             self._schedule.go_on()
-        step = self._step()
+        step = self._loop.step
         if not step.shadow():
             return False
         if not step.inputs.is_anything_ahead() and not self._schedule.is_ahead():

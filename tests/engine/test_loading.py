@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,10 +36,7 @@ class Rank:
 
     def go_on(self, rank: int, size: int, saved: list[dict[str, Any]], caught_up_at: int = 0) -> None:
         """Be among the ranks that are left."""
-        statistics = self.loaders._bound.world.statistics
-        world = SimpleNamespace(membership=Membership(rank, size), statistics=statistics)
-        bound = SimpleNamespace(world=world, algorithm=self.loaders._bound.algorithm)
-        self.loaders.go_on_with(bound, saved, caught_up_at)
+        self.loaders.go_on_with(Membership(rank, size), saved, caught_up_at)
 
 
 def begun(rank: int, size: int) -> Rank:
