@@ -72,12 +72,7 @@ def compare(
         jobs = dict(zip(names, make_jobs(config, names, workers, sets or [], simulated), strict=True))
         loaded = {name: job.load_for_training() for name, job in jobs.items()}
         one = loaded[names[0]]
-        if one.checkpoint is not None:
-            raise ConfigError(
-                "checkpoint: compare trains several algorithms, and would go on with one from another's "
-                "checkpoint; leave the section out: --set checkpoint=null"
-            )
-        check_folder("output", one.output or _DEFAULT_OUTPUT)
+        _check_comparable(one)
         results, failed = train_all(jobs, loaded, verbose=traceback)
         why = {name: str(error) for name, error in failed.items()}
         written = _draw(results, why, one, config.stem) if results else ""
@@ -85,6 +80,16 @@ def compare(
         print(written, end="")
         if failed:
             raise _summary(failed, len(jobs))
+
+
+def _check_comparable(settings: Config) -> None:
+    """Refuse a section that all algorithms would share, and a folder that cannot be written to."""
+    if settings.checkpoint is not None:
+        raise ConfigError(
+            "checkpoint: compare trains several algorithms, and would go on with one from another's "
+            "checkpoint; leave the section out: --set checkpoint=null"
+        )
+    check_folder("output", settings.output or _DEFAULT_OUTPUT)
 
 
 def train_all(

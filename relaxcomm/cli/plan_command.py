@@ -25,6 +25,7 @@ from relaxcomm.cli.plan_options import (
 from relaxcomm.cli.plan_pilots import Case, Training, train_all, training_of
 from relaxcomm.cli.plan_plot import Planned, plot_forecasts
 from relaxcomm.cli.plan_rows import as_json, show_forecasts
+from relaxcomm.config import Config
 from relaxcomm.errors import CompositionError, TopologyError
 from relaxcomm.planner.failures import Failures
 from relaxcomm.planner.forecast import forecast
@@ -84,14 +85,7 @@ def plan(
             for speeds in [speeds_of(algorithm, scenario.workers, measure, coding, settings.backend)]
         ]
         plans, failed = _forecast_all(cases, items, failures_of(deaths, settings))
-        able = {(one.name, scenario.workers) for scenario, _, one in plans}
-        pilots = []
-        if training is not None:
-            if settings.phases and any(algorithm != settings.algorithm for _, algorithm, _ in cases):
-                own = settings.algorithm.name
-                tell(f"--train: phases follow {own} alone; the others are trained from the first step on")
-            possible = [case for case in cases if (case[0], case[2].workers) in able]
-            pilots = train_all(possible, settings, training, failed)
+        pilots = [] if training is None else _train(cases, plans, settings, training, failed)
         _report(plans, pilots, failed, items, cases[0][2], training, as_lines)
         if picture is not None and plans:
             drawn = plot_pilots(pilots, picture) if pilots else plot_forecasts(plans, items, picture)
@@ -115,6 +109,22 @@ def _forecast_all(
         except (CompositionError, TopologyError) as error:
             failed[f"{name}, {scenario.workers} workers"] = str(error)
     return plans, failed
+
+
+def _train(
+    cases: Sequence[Case],
+    plans: Sequence[Planned],
+    settings: Config,
+    training: Training,
+    failed: dict[str, str],
+) -> list[Pilot]:
+    """Pilot runs of the cases that can run; why others fail in training is told in `failed`."""
+    if settings.phases and any(algorithm != settings.algorithm for _, algorithm, _ in cases):
+        own = settings.algorithm.name
+        tell(f"--train: phases follow {own} alone; the others are trained from the first step on")
+    able = {(one.name, scenario.workers) for scenario, _, one in plans}
+    possible = [case for case in cases if (case[0], case[2].workers) in able]
+    return train_all(possible, settings, training, failed)
 
 
 def _report(

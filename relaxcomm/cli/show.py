@@ -80,32 +80,14 @@ def show(
     """Show an algorithm's composition, parameters, facts, bytes and reference; a primitive; a YAML file's
     algorithm; a topology."""
     with readable(traceback):
-        if name is None and topology is None:
-            raise ConfigError(
-                "show needs the NAME of an algorithm or a primitive, a YAML file, or --topology TOPOLOGY"
-            )
-        if name is None and sets:
-            raise ConfigError(
-                f"--set {shown(sets[0])} gives a parameter of NAME, and there is none; write a topology's "
-                "into it: --topology '{random_pairs: {rounds: 3}}'"
-            )
-        if output is not None and topology is None:
-            raise ConfigError(
-                f"--output {output} is of a topology's picture; add --topology TOPOLOGY, or leave it out"
-            )
-        if topology is not None:
-            check_picture("--output", output or PICTURE)
+        _check_options(name, sets, topology, output)
         values = dict(map(parse_set, sets or ()))
         graph = None if topology is None else parse_topology(topology)
         model = _model(num_parameters, task)
         made = []
         if name is not None and names_yaml(name):
-            keys, origin = read_values(name, values if graph is None else {**values, "topology": graph})
-            loaded = load_values(keys, origin)
-            if workers is not None or "workers" in loaded.model_fields_set:
-                check_quorum(loaded, workers or loaded.workers)
-            workers = workers or loaded.workers
-            made = [configuration_node(name, loaded, model or _of_configured(origin, loaded), workers)]
+            node, workers = _configured(name, values, model, workers, graph)
+            made = [node]
         elif name is not None:
             sizes = _WORKERS if workers is None else (workers,)
             made = nodes(name, values, model or CountedFor.matrix(_NUM_PARAMETERS), sizes, graph)
@@ -113,6 +95,43 @@ def show(
             made.append(topology_node(graph, workers or _DRAWN_WORKERS, output))
         for node in made:
             print_tree(node)
+
+
+def _check_options(
+    name: str | None, sets: list[str] | None, topology: str | None, output: Path | None
+) -> None:
+    """Refuse options of what is not there."""
+    if name is None and topology is None:
+        raise ConfigError(
+            "show needs the NAME of an algorithm or a primitive, a YAML file, or --topology TOPOLOGY"
+        )
+    if name is None and sets:
+        raise ConfigError(
+            f"--set {shown(sets[0])} gives a parameter of NAME, and there is none; write a topology's "
+            "into it: --topology '{random_pairs: {rounds: 3}}'"
+        )
+    if output is not None and topology is None:
+        raise ConfigError(
+            f"--output {output} is of a topology's picture; add --topology TOPOLOGY, or leave it out"
+        )
+    if topology is not None:
+        check_picture("--output", output or PICTURE)
+
+
+def _configured(
+    name: str,
+    values: dict[str, object],
+    model: CountedFor | None,
+    workers: int | None,
+    topology: Topology | None,
+) -> tuple[Node, int]:
+    """The algorithm of a YAML file, and the world size that the bytes are for."""
+    keys, origin = read_values(name, values if topology is None else {**values, "topology": topology})
+    loaded = load_values(keys, origin)
+    if workers is not None or "workers" in loaded.model_fields_set:
+        check_quorum(loaded, workers or loaded.workers)
+    workers = workers or loaded.workers
+    return configuration_node(name, loaded, model or _of_configured(origin, loaded), workers), workers
 
 
 def _model(num_parameters: int | None, task: str | None) -> CountedFor | None:

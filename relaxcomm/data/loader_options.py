@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -28,19 +28,33 @@ _REFUSED = {
 }
 
 
-def check_options(others: Mapping[str, object], target: Callable[..., Any]) -> None:
-    """Refuse options that `target` does not have.
+class LoadingOptions(TypedDict, total=False):
+    """The options of torch's DataLoader that a loader of a share hands on."""
+
+    num_workers: int
+    pin_memory: bool
+    collate_fn: Callable[[list[Any]], Any] | None
+    worker_init_fn: Callable[[int], None] | None
+    prefetch_factor: int | None
+    persistent_workers: bool
+    multiprocessing_context: Any
+    timeout: float
+
+
+def check_options(options: Mapping[str, object], target: Callable[..., Any]) -> None:
+    """Refuse options that neither `target` nor `LoadingOptions` names.
 
     Raises: ConfigError.
     """
-    for name in others:
+    known = LoadingOptions.__annotations__
+    for name in options:
+        if name in known:
+            continue
         if name in _REFUSED:
             raise ConfigError(_REFUSED[name])
-        hidden = {"dataset", "membership", "seed", "plan", "progress", "others"}
-        raise ConfigError(
-            f"engine.loader has no option {name!r}"
-            f"{closest(name, inspect.signature(target).parameters.keys() - hidden)}"
-        )
+        hidden = {"dataset", "membership", "seed", "plan", "progress", "options"}
+        names = {*inspect.signature(target).parameters, *known} - hidden
+        raise ConfigError(f"engine.loader has no option {name!r}{closest(name, names)}")
 
 
 def check_map_style(dataset: Any) -> int:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
 from torch.utils.data import Dataset
 
 from relaxcomm.data.clients import ClientSampler, RoundPlan
 from relaxcomm.data.injection import Injection
 from relaxcomm.data.loader import ClientLoader, ShareLoader
-from relaxcomm.data.loader_options import check_map_style, check_options
+from relaxcomm.data.loader_options import LoadingOptions, check_map_style, check_options
 from relaxcomm.data.partitions import Partition, iid, labels_of
 from relaxcomm.data.position import Progress
 from relaxcomm.data.sampler import ShareSampler, check_batch_size
@@ -31,15 +30,7 @@ def make_loader(
     labels: Any = None,
     progress: Progress | None = None,
     drop_last: bool = False,
-    num_workers: int = 0,
-    pin_memory: bool = False,
-    collate_fn: Callable[[list[Any]], Any] | None = None,
-    worker_init_fn: Callable[[int], None] | None = None,
-    prefetch_factor: int | None = None,
-    persistent_workers: bool = False,
-    multiprocessing_context: Any = None,
-    timeout: float = 0,
-    **others: Any,
+    **options: Unpack[LoadingOptions],
 ) -> ShareLoader | ClientLoader:
     """A DataLoader over this rank's share of `dataset`; see `ShareSampler` for who gets what.
 
@@ -58,15 +49,8 @@ def make_loader(
         labels: class of every sample, `[size]`; None to look for them in the data set where needed.
         progress: which epoch is next; None to begin with the first.
         drop_last: leave out a smaller last batch.
-        num_workers: loading processes of this rank.
-        pin_memory: as in DataLoader, as are the rest.
-        collate_fn: makes a batch of samples.
-        worker_init_fn: called in each loading process.
-        prefetch_factor: batches that each loading process reads ahead.
-        persistent_workers: keep the loading processes from one epoch to the next.
-        multiprocessing_context: how they are started.
-        timeout: the longest that a batch may take, in seconds; 0 for no limit.
-        others: none; an error says why.
+        options: of torch's DataLoader, as there: num_workers, pin_memory, collate_fn, worker_init_fn,
+            prefetch_factor, persistent_workers, multiprocessing_context and timeout; no others.
 
     Raises: ConfigError for a data set without length, with too few samples or without needed labels, or an
         option that cannot be honoured.
@@ -78,7 +62,7 @@ def make_loader(
         >>> sorted(int(x) for batch in loader for x in batch)
         [0, 1, 2, 3, 4, 5]
     """
-    check_options(others, make_loader)
+    check_options(options, make_loader)
     size = check_map_style(dataset)
     _check_kind("partition", partition, Partition, "by_label()")
     _check_kind("injection", injection, Injection, "Injection(alpha=0.5, beta=0.5)")
@@ -91,24 +75,14 @@ def make_loader(
         "partition": chosen,
         "labels": labels_of(dataset, labels) if chosen.needs_labels else None,
     }
-    options: dict[str, Any] = {
-        "seed": (seed, membership.rank * shard.world_size + shard.rank),
-        "num_workers": num_workers,
-        "pin_memory": pin_memory,
-        "collate_fn": collate_fn,
-        "worker_init_fn": worker_init_fn,
-        "prefetch_factor": prefetch_factor,
-        "persistent_workers": persistent_workers,
-        "multiprocessing_context": multiprocessing_context,
-        "timeout": timeout,
-    }
+    seeds = seed, membership.rank * shard.world_size + shard.rank
     if plan is not None:
         if injection is not None or drop_last:
             raise ConfigError("clients train on whole parts of their own: leave out injection and drop_last")
         clients = ClientSampler(size, plan, shard=shard, **shared)
-        return ClientLoader(dataset, clients, progress, **options)
+        return ClientLoader(dataset, clients, progress, seeds, **options)
     sampler = ShareSampler(size, drop_last=drop_last, injection=injection, progress=progress, **shared)
-    return ShareLoader(dataset, sampler, **options)
+    return ShareLoader(dataset, sampler, seeds, **options)
 
 
 def _check_kind(name: str, value: object, kind: type, example: str) -> None:
