@@ -5,100 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-from torch import Tensor
 
 from relaxcomm.checks import slots_hold
 from relaxcomm.checks.finding import checks_of, expect
 from relaxcomm.checks.in_place import slots_assigned
-from relaxcomm.checks.round_trip import context
-from relaxcomm.checks.triggers_hold import Values
-from relaxcomm.data.clients import CLIENT, ROUND_GIVEN_UP, ROUND_LEFT
+from relaxcomm.checks.payload_trial import NUMEL, PayloadTrial, heard
+from relaxcomm.data.clients import CLIENT
 from relaxcomm.roles import Payload
-from relaxcomm.roles.payload import finalized, read, read_as
-from relaxcomm.step.kept_slots import Slots
-from relaxcomm.tensors.buckets import Bucket
-from relaxcomm.tensors.items import Item
-
-_NUMEL = 12
-_SAMPLES = 4.0
-
-
-class _Trial:
-    """A payload with a bucket of two tensors, or of one entry, and its slots.
-
-    Args:
-        payload: what is tried.
-        value: of the first parameter; no two are alike, as a constant gradient's entries are, and sums exact.
-        dtype: of all.
-        numel: entries of the bucket.
-    """
-
-    def __init__(
-        self,
-        payload: Payload,
-        value: float = 1.0,
-        dtype: torch.dtype = torch.float32,
-        numel: int = _NUMEL,
-    ) -> None:
-        self._payload, self._numel = payload, numel
-        one, *others = (value + torch.arange(numel) / 16).to(dtype).chunk(2)
-        tensors = [one.view(-1, 3) if others else one, *others]
-        self.bucket = Bucket(0, [Item(name, one) for name, one in zip("ab", tensors, strict=False)])
-        kept: list[Tensor | None] = [one.clone() for one in tensors]  # an optimizer's, as it began
-        self.cx = context().at(optimizer_state=lambda bucket, slots: kept)
-        self.state = Slots(payload.init(self.bucket), repr(payload))
-
-    @property
-    def parameters(self) -> Tensor:
-        return self.bucket.copy()
-
-    def moved(self, by: float | Tensor) -> _Trial:
-        """Move the parameters as an optimizer's steps do; returns itself."""
-        self.bucket.scatter(self.parameters + by)
-        for event in _heard(self._payload) if self._payload.facts.event is not None else ():
-            self.tell(event)
-        return self
-
-    def tell(self, event: str) -> None:
-        """Tell it of an event, with whatever numbers it asks for."""
-        self._payload.event(self.cx, self.bucket, self.state, event, Values(_SAMPLES))
-
-    def read(self, gradient: float | Tensor) -> Tensor:
-        """What is exchanged."""
-        out = torch.ones(self._numel, dtype=self.bucket.dtype) * gradient
-        return read(self._payload, self.cx, self.bucket, self.state, out).clone()
-
-    def finalize(self, result: Tensor) -> Tensor:
-        """What is made of a combined result."""
-        return finalized(self._payload, self.cx, self.bucket, self.state, result)
-
-    def write(self, value: float) -> Tensor:
-        """The parameters after a value is written."""
-        self.gradient(torch.full((_NUMEL,), value))
-        return self.parameters
-
-    def gradient(self, value: Tensor) -> Tensor:
-        """What `write` leaves in a value, which becomes `.grad` if it does not move the parameters."""
-        value = value.clone()
-        self._payload.write(self.cx, self.bucket, self.state, value, None)
-        return value
+from relaxcomm.roles.payload import read_as
 
 
 def reading_is_declared(payload: Payload) -> None:
     """Where it is read, whether it is the model, how many entries it has, and of which type."""
     facts = payload.facts
-    trial = _Trial(payload).moved(0.5)
-    one, other = trial.read(3.0), _Trial(payload).moved(0.5).read(-7.0)
+    trial = PayloadTrial(payload).moved(0.5)
+    one, other = trial.read(3.0), PayloadTrial(payload).moved(0.5).read(-7.0)
     trial.finalize(one.clone())
     follows = not torch.equal(one, other)
     expect(
         follows == (facts.site == "backward"),
         f"declares to be read at {facts.site}, but is {'' if follows else 'not '}made of the gradient",
     )
-    is_model = torch.equal(one, _Trial(payload).moved(0.5).parameters)
+    is_model = torch.equal(one, PayloadTrial(payload).moved(0.5).parameters)
     expect(is_model == facts.is_model, f"declares is_model={facts.is_model}, but it is {is_model}")
     for dtype in (torch.bfloat16, torch.float64):
-        made, declared = _Trial(payload, dtype=dtype).moved(0.5).read(3.0).dtype, read_as(payload, dtype)
+        made, declared = (
+            PayloadTrial(payload, dtype=dtype).moved(0.5).read(3.0).dtype,
+            read_as(payload, dtype),
+        )
         expect(
             made == declared, f"declares wide={facts.wide}, but reads {made} of {dtype}, and not {declared}"
         )
@@ -108,7 +42,7 @@ def momentum_is_declared(payload: Payload) -> None:
     """What is read later without a gradient follows from a result, or not: it may be noise all the same."""
     declared, kept = payload.facts.is_momentum, False
     if payload.facts.site == "backward":
-        one, other = _Trial(payload), _Trial(payload)
+        one, other = PayloadTrial(payload), PayloadTrial(payload)
         one.finalize(one.read(2.0))
         other.finalize(other.read(-7.0))
         kept = not torch.equal(one.read(0.0), other.read(0.0))
@@ -117,7 +51,7 @@ def momentum_is_declared(payload: Payload) -> None:
 
 def move_is_declared(payload: Payload) -> None:
     """It reads the same wherever the parameters and all that it keeps of them lie, or not."""
-    near, far = (_Trial(payload, value).moved(0.5).read(3.0) for value in (1.0, 2.0))
+    near, far = (PayloadTrial(payload, value).moved(0.5).read(3.0) for value in (1.0, 2.0))
     found, declared = torch.equal(near, far), payload.facts.is_move
     how = "does not depend" if found else "depends"
     expect(found == declared, f"what it reads {how} on where the parameters are: declare is_move={found}")
@@ -125,7 +59,7 @@ def move_is_declared(payload: Payload) -> None:
 
 def base_is_declared(payload: Payload) -> None:
     """It has a base, or none."""
-    trial = _Trial(payload)
+    trial = PayloadTrial(payload)
     found = payload.base(trial.cx, trial.bucket, trial.state) is not None
     expect(found == payload.facts.has_base, f"declares has_base={payload.facts.has_base}, but it is {found}")
 
@@ -133,7 +67,7 @@ def base_is_declared(payload: Payload) -> None:
 def writing_is_declared(payload: Payload) -> None:
     """Whether a result moves the parameters, and whether a part of what they were stays."""
     facts = payload.facts
-    one, other = _Trial(payload).moved(0.0), _Trial(payload).moved(0.0)
+    one, other = PayloadTrial(payload).moved(0.0), PayloadTrial(payload).moved(0.0)
     for trial, by in ((one, 0.25), (other, 0.75)):
         trial.bucket.scatter(trial.parameters + by)
     before, written = one.parameters, (one.write(5.0), other.write(5.0))
@@ -147,9 +81,9 @@ def scale_is_undone(payload: Payload) -> None:
     """What a GradScaler multiplies gradients by is not in what is read, and is in what becomes `.grad`."""
     if payload.facts.site != "backward" or payload.facts.moves_model:
         return
-    of_half = torch.ones(_NUMEL)
-    of_half[: _NUMEL // 2] = 4.0  # the loop has unscaled the others
-    plain, scaled = _Trial(payload), _Trial(payload)
+    of_half = torch.ones(NUMEL)
+    of_half[: NUMEL // 2] = 4.0  # the loop has unscaled the others
+    plain, scaled = PayloadTrial(payload), PayloadTrial(payload)
     for gradient, scale in ((3.0, torch.tensor(1024.0)), (-5.0, of_half)):
         scaled.cx = scaled.cx.at(gradient_scale=scale)
         one, other = plain.read(gradient), scaled.read(gradient * scale)
@@ -167,19 +101,11 @@ def scale_is_undone(payload: Payload) -> None:
         )
 
 
-def _heard(payload: Payload) -> list[str]:
-    """The events of which it may take note, but for those of a round that has failed."""
-    hears = payload.facts.hears
-    if hears is None:
-        return sorted({CLIENT, payload.facts.event or CLIENT})
-    return sorted(hears - {ROUND_LEFT, ROUND_GIVEN_UP})
-
-
 def event_is_declared(payload: Payload) -> None:
     """An event changes what it keeps if it waits for one, and nothing if it does not hear of it."""
     facts, noted = payload.facts, set()
-    for event in {CLIENT, *_heard(payload)}:
-        trial = _Trial(payload)
+    for event in {CLIENT, *heard(payload)}:
+        trial = PayloadTrial(payload)
         trial.bucket.scatter(trial.parameters + 0.5)
         before = {name: slot.clone() for name, slot in trial.state.items()}
         trial.tell(event)
@@ -189,9 +115,9 @@ def event_is_declared(payload: Payload) -> None:
     expect(not unheard, f"declares to hear {sorted(facts.hears or ())}, but takes note of {_named(unheard)}")
     if facts.event is None:
         expect(not noted, f"declares to wait for no event, but takes note of {_named(noted)}")
-    elif heard := _named(_heard(payload)):
+    elif events := _named(heard(payload)):
         expect(
-            bool(noted), f"declares to wait for {facts.event!r}, but {heard} changes nothing that it keeps"
+            bool(noted), f"declares to wait for {facts.event!r}, but {events} changes nothing that it keeps"
         )
 
 
@@ -201,21 +127,21 @@ def _named(events: Iterable[str]) -> str:
 
 def nan_is_shown(payload: Payload) -> None:
     """What is not a number is so in what is read and in what is made of a result, or no rank would notice."""
-    by, follows_gradient = torch.zeros(_NUMEL), payload.facts.site == "backward"
+    by, follows_gradient = torch.zeros(NUMEL), payload.facts.site == "backward"
     by[3] = torch.nan
-    trial = _Trial(payload)
+    trial = PayloadTrial(payload)
     kept = [torch.full_like(one, torch.nan) for one in trial.bucket.tensors]
     trial.cx = trial.cx.at(optimizer_state=lambda bucket, slots: kept)
     found = trial.moved(0.5 if follows_gradient else by).read(1.0 + by)
     came = "reads finite numbers of a {} that has NaN, so no rank would notice; leave NaN as it is"
     expect(not found.isfinite().all(), came.format("gradient" if follows_gradient else "parameter"))
-    hidden = bool(_Trial(payload).moved(0.5).finalize(found).isfinite().all())
+    hidden = bool(PayloadTrial(payload).moved(0.5).finalize(found).isfinite().all())
     expect(not hidden, "makes finite numbers of a result that has NaN; leave NaN as it is")
 
 
 def one_entry_is_enough(payload: Payload) -> None:
     """A bucket of one entry, such as a scale, is read and written."""
-    trial = _Trial(payload, numel=1).moved(0.5)
+    trial = PayloadTrial(payload, numel=1).moved(0.5)
     made = trial.finalize(trial.read(1.5))
     trial.gradient(made)
     finite = bool(made.isfinite().all() and trial.parameters.isfinite().all())
@@ -224,7 +150,7 @@ def one_entry_is_enough(payload: Payload) -> None:
 
 def slots_are_assigned(payload: Payload) -> None:
     """A slot changes by assignment."""
-    trial = _Trial(payload)
+    trial = PayloadTrial(payload)
     for step in range(4):
         with slots_assigned(trial.state):
             result = trial.moved(0.5).read(float(step))

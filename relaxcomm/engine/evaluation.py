@@ -48,4 +48,4 @@ def _means(session: Session) -> list[tuple[Bucket, Tensor]]:
         step.meet(evaluates=True)
         if not bound.plan.keeps_step:  # whoever is early is asked by the others until they come
             bound.meet("averaged()")
-        return replicas.finite_means(bound, EVALUATION, step.parameters.asked())
+        return replicas.finite_means(bound, EVALUATION, step.parameters.late.asked())

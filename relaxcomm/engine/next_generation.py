@@ -97,7 +97,7 @@ def results_on_their_way(step: Step) -> dict[str, Any]:
     return {
         "votes": step.bound.votes.export(),
         "late_gradients": step.backward.export(is_loaded=False),
-        "late_parameters": step.parameters.export(is_loaded=False),
+        "late_parameters": step.parameters.late.export(is_loaded=False),
     }
 
 
@@ -247,4 +247,4 @@ def _cut_anew(new: Bound, old: Bound | None, held: Sequence[bucket_parts.Rests |
 def _restore_late(step: Step, late: Mapping[str, Any]) -> None:
     step.bound.votes.restore(late["votes"])
     step.backward.restore(late["late_gradients"])
-    step.parameters.restore(late["late_parameters"])
+    step.parameters.late.restore(late["late_parameters"])

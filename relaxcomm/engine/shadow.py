@@ -31,7 +31,7 @@ class Shadow:
             pass
         step = self._loop.step
         step.bound.votes.drain()  # what is on its way to parameters that are given up
-        step.parameters.drain()
+        step.parameters.late.drain()
         # Shadows have looked ahead: clocks differ.
         steps = world.gather(trained, "the end of join()")
         replica, root = step.bound.replica, steps.index(max(steps))

@@ -22,7 +22,7 @@ def export(step: Step, *, is_loaded: bool = False) -> dict[str, Any]:
     with _nobody_asking(bound):
         buckets = bound.plan.buckets
         # What lands now is staged in what the rules keep, which is saved after it.
-        gradients, parameters = step.backward.export(is_loaded), step.parameters.export(is_loaded)
+        gradients, parameters = step.backward.export(is_loaded), step.parameters.late.export(is_loaded)
         return {
             "schema": SCHEMA,
             "algorithm": repr(bound.algorithm),
@@ -59,7 +59,7 @@ def restore(step: Step, saved: Mapping[str, Any]) -> None:
             bound.lay_out_like(buckets)
             bound.state.begin_anew(bound.plan, bound.clock.context)
         step.backward.restore(saved["late_gradients"])
-        step.parameters.restore(saved["late_parameters"])
+        step.parameters.late.restore(saved["late_parameters"])
 
 
 @contextmanager

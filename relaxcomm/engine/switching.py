@@ -83,8 +83,8 @@ def come_to_rest(step: Step) -> None:
     if is_loaded:
         step.backward.overtake()
     with kept_replica.kept(bound) if is_loaded else nullcontext():  # what is late is of other weights
-        served.step_aside(bound, step.parameters.asked())
-        step.parameters.drain()
+        served.step_aside(bound, step.parameters.late.asked())
+        step.parameters.late.drain()
         bound.world.transport.leave()
         bound.state.take_rest(bound.plan)
         bound.replica.forget_scale()  # no GradScaler unscales what is late

@@ -15,7 +15,7 @@ from relaxcomm.step.bucket_filling import fill_buckets
 from relaxcomm.step.clock import Clock
 from relaxcomm.step.controllers import Controllers
 from relaxcomm.step.device_flags import DeviceFlags
-from relaxcomm.step.plan import Plan
+from relaxcomm.step.plan import Plan, Task
 from relaxcomm.step.replica_norms import ReplicaNorms
 from relaxcomm.step.state import State
 from relaxcomm.step.votes import Votes
@@ -67,6 +67,10 @@ class Bound:
     def lay_out_like(self, buckets: Sequence[Bucket]) -> None:
         """The same for the parameters of these, as they lie there."""
         self.lay_out_as([bucket.names for bucket in buckets], [bucket.strides for bucket in buckets])
+
+    def buffer_tasks(self, index: int) -> list[Task]:
+        """The tasks that average buffers together with a rule of parameters, by its index."""
+        return self.plan.for_buffers(index, self.replica.buffers(), self.replica.bucket_bytes)
 
     def context(self, index: int) -> Context:
         """What the primitives of a rule may know now, by its index."""

@@ -86,8 +86,8 @@ class Step:
     def apply_due(self) -> None:
         """Apply late results that are due, also where a GradScaler has skipped the step."""
         self.check_loaded()
-        self.inputs.take_part(self.parameters.lands)
-        self.parameters.apply_due()
+        self.inputs.take_part(self.parameters.late.lands)
+        self.parameters.late.apply_due()
 
     def check_loaded(self) -> None:
         """Have what is on its way move no weights that were loaded since the last step.
@@ -97,7 +97,7 @@ class Step:
         algorithm, step = self.bound.algorithm, self.bound.clock.step
         if changed := self.bound.replica.loaded.check(algorithm, step):
             self.backward.overtake()
-            self.parameters.overtake()
+            self.parameters.late.overtake()
             if not algorithm.keeps_step:
                 warnings.warn(
                     f"load_state_dict() has changed {changed[0]} before step {step}, and the workers of "
@@ -120,7 +120,7 @@ class Step:
 
     def has_work_after(self) -> bool:
         """Whether anything is exchanged or applied after the optimizers' step."""
-        return self.parameters.lands() or bool(self.parameters.fired())
+        return self.parameters.late.lands() or bool(self.parameters.fired())
 
     def exchange_parameters(self, fired: frozenset[int]) -> None:
         """Run the step rules that fire."""
@@ -155,7 +155,7 @@ class Step:
         Args:
             evaluates: whether the cost is no training's.
         """
-        served.meet(self.bound, self.parameters.asked(), evaluates=evaluates)
+        served.meet(self.bound, self.parameters.late.asked(), evaluates=evaluates)
 
     def abort(self) -> None:
         """Forget the step that an error has ended."""
@@ -187,7 +187,7 @@ class Step:
         """Take part in all that the others exchange in this step; False when nobody trains any more."""
         for is_due, follow in (
             (self.backward.meets, self._shadow_backward),
-            (self.parameters.lands, self.parameters.apply_due),
+            (self.parameters.late.lands, self.parameters.late.apply_due),
         ):
             if is_due():
                 if not self.inputs.agree(trains=False):

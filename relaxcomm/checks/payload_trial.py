@@ -1,0 +1,87 @@
+"""A payload on trial: it reads, is told of events and writes, beside no model and no ranks."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from relaxcomm.checks.round_trip import context
+from relaxcomm.checks.triggers_hold import Values
+from relaxcomm.data.clients import CLIENT, ROUND_GIVEN_UP, ROUND_LEFT
+from relaxcomm.roles import Payload
+from relaxcomm.roles.payload import finalized, read
+from relaxcomm.step.kept_slots import Slots
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
+
+NUMEL = 12
+_SAMPLES = 4.0
+
+
+class PayloadTrial:
+    """A payload with a bucket of two tensors, or of one entry, and its slots.
+
+    Args:
+        payload: what is tried.
+        value: of the first parameter; no two are alike, as a constant gradient's entries are, and sums exact.
+        dtype: of all.
+        numel: entries of the bucket.
+    """
+
+    def __init__(
+        self,
+        payload: Payload,
+        value: float = 1.0,
+        dtype: torch.dtype = torch.float32,
+        numel: int = NUMEL,
+    ) -> None:
+        self._payload, self._numel = payload, numel
+        one, *others = (value + torch.arange(numel) / 16).to(dtype).chunk(2)
+        tensors = [one.view(-1, 3) if others else one, *others]
+        self.bucket = Bucket(0, [Item(name, one) for name, one in zip("ab", tensors, strict=False)])
+        kept: list[Tensor | None] = [one.clone() for one in tensors]  # an optimizer's, as it began
+        self.cx = context().at(optimizer_state=lambda bucket, slots: kept)
+        self.state = Slots(payload.init(self.bucket), repr(payload))
+
+    @property
+    def parameters(self) -> Tensor:
+        return self.bucket.copy()
+
+    def moved(self, by: float | Tensor) -> PayloadTrial:
+        """Move the parameters as an optimizer's steps do; returns itself."""
+        self.bucket.scatter(self.parameters + by)
+        for event in heard(self._payload) if self._payload.facts.event is not None else ():
+            self.tell(event)
+        return self
+
+    def tell(self, event: str) -> None:
+        """Tell it of an event, with whatever numbers it asks for."""
+        self._payload.event(self.cx, self.bucket, self.state, event, Values(_SAMPLES))
+
+    def read(self, gradient: float | Tensor) -> Tensor:
+        """What is exchanged."""
+        out = torch.ones(self._numel, dtype=self.bucket.dtype) * gradient
+        return read(self._payload, self.cx, self.bucket, self.state, out).clone()
+
+    def finalize(self, result: Tensor) -> Tensor:
+        """What is made of a combined result."""
+        return finalized(self._payload, self.cx, self.bucket, self.state, result)
+
+    def write(self, value: float) -> Tensor:
+        """The parameters after a value is written."""
+        self.gradient(torch.full((NUMEL,), value))
+        return self.parameters
+
+    def gradient(self, value: Tensor) -> Tensor:
+        """What `write` leaves in a value, which becomes `.grad` if it does not move the parameters."""
+        value = value.clone()
+        self._payload.write(self.cx, self.bucket, self.state, value, None)
+        return value
+
+
+def heard(payload: Payload) -> list[str]:
+    """The events of which it may take note, but for those of a round that has failed."""
+    hears = payload.facts.hears
+    if hears is None:
+        return sorted({CLIENT, payload.facts.event or CLIENT})
+    return sorted(hears - {ROUND_LEFT, ROUND_GIVEN_UP})
