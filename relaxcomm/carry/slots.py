@@ -41,6 +41,17 @@ def declared(task: Task, role: str) -> Slots:
     return slots
 
 
+def grown(value: Tensor, how: Carried | None, *, before: int, now: int) -> Tensor:
+    """A share where ranks join, which have none yet: of all shares only the mean over the ranks counts.
+
+    Args:
+        value: of the slot.
+        how: what becomes of it.
+        before, now: number of ranks.
+    """
+    return value * (now / before) if how == "share" and now > before else value
+
+
 @dataclass(frozen=True)
 class Carrier:
     """Carries slots to one of the new ranks.

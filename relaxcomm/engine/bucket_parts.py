@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from relaxcomm.carry.slots import Carrier, declared, is_of_part
+from relaxcomm.carry.slots import Carrier, declared, grown, is_of_part
 from relaxcomm.errors import ConfigError
 from relaxcomm.roles import is_buffer
 from relaxcomm.step.bound import Bound
@@ -82,10 +82,9 @@ class _Cut:
             return None
         pieces = [self._before[f"{one}.{name}"] for one in range(len(self._held))]
         whole = self._carrier.joined(owner, name, pieces, self._numel)
-        grown = max(1.0, self._membership.world_size / len(self._held))
-        # Of a residual only the mean over the ranks counts, and those who join have none yet.
-        scaled = whole * grown if self._known.get(name) == "share" and grown > 1 else whole
-        return self._carrier.cut(scaled, self._numel, index)
+        now = self._membership.world_size
+        kept = grown(whole, self._known.get(name), before=len(self._held), now=now)
+        return self._carrier.cut(kept, self._numel, index)
 
     def _pieces(self, name: str) -> list[Tensor]:
         key, sizes = self._task.key, shard_sizes(self._numel, len(self._held))

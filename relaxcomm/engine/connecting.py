@@ -72,20 +72,10 @@ def _transport(model: nn.Module, settings: Config | None, group: Any, secret: Se
         return group.transport()
     if group is None and not dist.is_initialized():
         return single()
-    options = settings or _plain()
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    options = transport_options(model, settings or _plain())
 
     def between(ranks: Any) -> TorchTransport:
-        return TorchTransport.of(
-            ranks,
-            device=device,
-            backend=options.backend,
-            timeout_seconds=options.timeout_seconds,
-            debug=options.debug,
-            elastic=options.membership.elastic,
-            secret=secret,
-            grace_seconds=options.membership.grace_seconds,
-        )
+        return TorchTransport.of(ranks, secret=secret, **options)
 
     groups = find_shard_groups(model, group)
     if groups is None:
@@ -98,3 +88,15 @@ def _transport(model: nn.Module, settings: Config | None, group: Any, secret: Se
         raise
     replicas.shards = shards
     return replicas
+
+
+def transport_options(model: nn.Module, settings: Config) -> dict[str, Any]:
+    """With what transports between ranks are made, whoever these are."""
+    return {
+        "device": next((p.device for p in model.parameters()), torch.device("cpu")),
+        "backend": settings.backend,
+        "timeout_seconds": settings.timeout_seconds,
+        "debug": settings.debug,
+        "elastic": settings.membership.elastic,
+        "grace_seconds": settings.membership.grace_seconds,
+    }

@@ -24,7 +24,7 @@ def export(session: Session) -> dict[str, Any]:
     is_loaded = bool(session.replica.loaded.refuse(session.bound.algorithm, session.bound.clock.step))
     session.bound.flags.raise_if_bad()
     session.step.meet()
-    session.step.parameters.meet()
+    session.step.parameters.even_out()
     parts = {**step_state.export(session.step, is_loaded=is_loaded), **session.schedule.export()}
     return {**parts, "loaders": session.loaders.export()}
 
@@ -59,7 +59,7 @@ def algorithm_of(session: Session, states: Sequence[Any]) -> Algorithm:
 def restore(session: Session, state: Mapping[str, Any]) -> None:
     """Go on from a state that was checked; every rank calls it."""
     session.loop.abort_step()
-    session.step.parameters.meet()
+    session.step.parameters.even_out()
     session.replica.loaded.forget()  # the weights belong to the state
     with kept(session.bound):  # a switch would average them
         session.schedule.resume(state)

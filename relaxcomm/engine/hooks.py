@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from threading import Lock
 from typing import Any
@@ -19,9 +19,9 @@ from relaxcomm.engine.listeners import Follower
 from relaxcomm.engine.output_hooks import OutputHooks
 from relaxcomm.replica.hybrid_sharding import HybridSharding
 from relaxcomm.replica.nested_steps import NestedSteps
+from relaxcomm.replica.replica import Replica
 from relaxcomm.system.compiler import uncompiled
 from relaxcomm.system.weak_methods import weakly
-from relaxcomm.tensors.items import Item
 
 
 class Hooks:
@@ -30,35 +30,26 @@ class Hooks:
     A switch may happen in one of them: there torch allows none on modules to be added or removed.
 
     Args:
-        model: whose forward is followed.
-        parameters: whose gradients are.
-        optimizers: whose steps are.
-        load_begins: called before a state is loaded into the model or a part of it.
+        replica: whose model, gradients and optimizers are followed, and which notes what is loaded into it.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        parameters: Sequence[Item],
-        optimizers: Sequence[Optimizer],
-        load_begins: Callable[[], None],
-    ) -> None:
-        self._model, self._parameters, self._optimizers = model, parameters, optimizers
+    def __init__(self, replica: Replica) -> None:
+        self._model, self._parameters = replica.model, replica.parameters
         self._follower: Follower | None = None
         self._tells_of_model = True
         self._handles: list[RemovableHandle] = []
         self._of_parts: list[RemovableHandle] = []
         self.gradients = GradientHooks((), self._gradients_arrive)
         """The hooks on the gradients that the follower wants to be told of."""
-        self._hybrid = HybridSharding(model)
+        self._hybrid = HybridSharding(replica.model)
         self.output = OutputHooks(self._backward_begins)
         """The hooks on what the model returns."""
         self.end_of_backward = EndOfBackward(
-            self._backward_ends, is_sharded=any(item.sharded is not None for item in parameters)
+            self._backward_ends, is_sharded=any(item.sharded is not None for item in replica.parameters)
         )
         """The end of the backward under way, told where the follower awaits it."""
-        self._load_begins = load_begins
-        self._nested = {optimizer: NestedSteps(optimizer) for optimizer in optimizers}
+        self._load_begins = replica.loaded.note
+        self._nested = {optimizer: NestedSteps(optimizer) for optimizer in replica.optimizers}
 
     def hang(self) -> None:
         """Register all, and have PyTorch leave to them what it would exchange itself."""
@@ -70,7 +61,7 @@ class Hooks:
         for module in self._model.modules():
             # torch leaves this method without types
             add(module.register_load_state_dict_pre_hook(loads))  # type: ignore[no-untyped-call]
-        for optimizer in self._optimizers:
+        for optimizer in self._nested:
             add(optimizer.register_step_pre_hook(Hook(self._step_begins)))
             add(optimizer.register_step_post_hook(Hook(self._step_ends)))
         with _lock:

@@ -6,13 +6,13 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-import torch
 from torch import nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from relaxcomm.config import Config
 from relaxcomm.engine.binding import bind
+from relaxcomm.engine.connecting import transport_options
 from relaxcomm.engine.consistency import compare, elastic_facts, fingerprint
 from relaxcomm.engine.elastic import Elastic
 from relaxcomm.engine.engine import Engine
@@ -71,15 +71,7 @@ def _meet(
 ) -> Session:
     """Meet the others, and take over their state."""
     with ExitStack() as undo:
-        transport = TorchTransport(
-            rendezvous,
-            device=next((p.device for p in replica.model.parameters()), torch.device("cpu")),
-            backend=settings.backend,
-            timeout_seconds=settings.timeout_seconds,
-            debug=settings.debug,
-            elastic=True,
-            grace_seconds=settings.membership.grace_seconds,
-        )
+        transport = TorchTransport(rendezvous, **transport_options(replica.model, settings))
         undo.callback(transport.close)
         bound = bind(replica, transport, settings)
         worker = elastic.generation.workers[bound.world.rank]

@@ -96,14 +96,12 @@ class Metering:
         shown.register(Labelled(self.registry, {"rank": str(number), "run": self.name}))
         return shown
 
-    def label_by_primitive(self) -> None:
-        """Count what the rules have moved under their primitives' names: other rules get their numbers."""
-        counters, flights = self._bound.world.transport.counters, self._bound.world.statistics.in_flight
+    def follow(self, bound: Bound) -> None:
+        """Show another algorithm in the place of the one before, before any of its rules has exchanged."""
+        # What the rules so far have moved is counted by their primitives: others get their numbers.
+        counters, flights = bound.world.transport.counters, bound.world.statistics.in_flight
         counters.by_rule = self._by_primitive(counters.by_rule)
         flights.by_rule = self._by_primitive(flights.by_rule)
-
-    def follow(self, bound: Bound) -> None:
-        """Show another algorithm in the place of the one before."""
         self._bound = bound
         self._lines.switched(bound)
 

@@ -40,7 +40,7 @@ class Session:
         self.replica = bound.replica
         replica = self.replica
         replica.loaded.follow(bound.algorithm, is_elastic=elastic is not None)
-        self.hooks = Hooks(replica.model, replica.parameters, replica.optimizers, replica.loaded.note)
+        self.hooks = Hooks(replica)
         self.loop = Loop(self.hooks, self.make_step(bound), self)
         self.loaders = Loaders(self.event, lambda: self.bound)
         self.common_events = CommonEvents(self)
@@ -108,9 +108,9 @@ class Session:
         before = self.step
         before.meet()
         following = switching.choose(before.bound, self.settings, algorithm, residuals)
-        switching.leave(self.loop)
+        self.loop.leave()
+        switching.come_to_rest(before)
         self.loop.given_up.catch_up()
-        self.metering.label_by_primitive()
         bound = switching.follow(before.bound, following, residuals, from_start=from_start)
         self.loop.step = self.make_step(bound)
         self.step.inputs.follow(before.inputs)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from relaxcomm.carry.slots import is_of_part, policies
+from relaxcomm.carry.slots import grown, is_of_part, policies
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.network.operations import AllReduce, Broadcast, Label, Neighbors
@@ -165,15 +165,13 @@ def tasks_of(bound: Bound) -> Iterator[Task]:
 
 def _take_along(old: Bound, new: Bound) -> None:
     """Keep the slots that each rank has as a whole."""
-    grown = max(1.0, new.world.size / old.world.size)
     for task in tasks_of(new):
         state, before = new.state.slots[task.key], old.state.slots[task.key]
         for role, slots in state.items():
             known = policies(task, role)
             for name in (one for one in slots if not is_of_part(task, role, one)):
-                # Of a residual only the mean over the ranks counts, and those who join have none yet.
-                is_share = known.get(name) == "share" and grown > 1
-                slots[name] = before[role][name] * grown if is_share else before[role][name]
+                kept, how = before[role][name], known.get(name)
+                slots[name] = grown(kept, how, before=old.world.size, now=new.world.size)
         state.commit(True)
         new.state.rounds[task.key] = old.state.rounds[task.key]
 

@@ -68,12 +68,6 @@ def choose(bound: Bound, settings: Config, algorithm: object, residuals: Residua
     return following
 
 
-def leave(loop: Loop) -> None:
-    """Follow the training loop no more, and apply everything that is on its way; `.grad` stays as it is."""
-    loop.leave()
-    come_to_rest(loop.step)
-
-
 def come_to_rest(step: Step) -> None:
     """Apply everything that is on its way, and leave `.grad` as it is; the hooks must be off."""
     bound = step.bound

@@ -87,7 +87,7 @@ class ParameterExchange:
             self._launch(index)
         return bool(running)
 
-    def meet(self) -> None:
+    def even_out(self) -> None:
         """Let every rank send as often as the one that sent most, so that all results can arrive.
 
         The model stays as it is: results are applied in the next step.
