@@ -126,20 +126,19 @@ class InProcessTransport(Transport):
         coding = self._coding_seconds(label)
         self._world.advance(self._rank, coding)
         if isinstance(operation, Request):
-            slot = self._world.ask(self._rank, (self._number, label.rule, label.unit), operation)
+            slot = self._world.services.ask(self._rank, (self._number, label.rule, label.unit), operation)
         else:
             slot = self._world.post(self._rank, operation, str(label), label.rule)
         return _InProcessPending(self._world, self._rank, slot, str(label), coding)
 
     def serve(self, key: ServiceKey, service: Service, request: Tensor, reply: Tensor) -> None:
         desk = (self._number, *key)
-        self._world.serve(self._rank, desk, service)
-        self._world.counters[self._rank, desk] = self.counters
+        self._world.services.serve(self._rank, desk, service, self.counters)
         self._desks.append(desk)
         self.gather_objects(None, "the beginning of services")  # nobody asks before all serve
 
     def leave(self) -> None:
-        goodbyes = [self._world.leave(self._rank, desk) for desk in self._desks]
+        goodbyes = [self._world.services.leave(self._rank, desk) for desk in self._desks]
         self._desks.clear()
         for slot in goodbyes:
             self._world.wait(self._rank, slot, "the end of services")
