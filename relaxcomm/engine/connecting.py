@@ -33,10 +33,11 @@ def connect(
 
     Returns: the transport, and whether the default process group was made here.
     """
-    owned = _initialise(group, settings or _plain(), secret)
+    options = settings or load({"algorithm": "bsp"})  # to tell the others that they are broken
+    owned = _initialise(group, options, secret)
     if owned:
         undo.callback(dist.destroy_process_group)
-    transport = _transport(model, settings, group, secret)
+    transport = _transport(model, options, group, secret)
     undo.callback(transport.close)
     undo.push(_telling(transport))
     return transport, owned
@@ -60,19 +61,14 @@ def _telling(transport: Transport) -> Callable[[object, BaseException | None, ob
     return tell
 
 
-def _plain() -> Config:
-    """With which a broken configuration is reported to the peers."""
-    return load({"algorithm": "bsp"})
-
-
-def _transport(model: nn.Module, settings: Config | None, group: Any, secret: Secret | None) -> Transport:
+def _transport(model: nn.Module, settings: Config, group: Any, secret: Secret | None) -> Transport:
     if isinstance(group, Transport):
         return group
     if isinstance(group, InProcessGroup):
         return group.transport()
     if group is None and not dist.is_initialized():
         return single()
-    options = transport_options(model, settings or _plain())
+    options = transport_options(model, settings)
 
     def between(ranks: Any) -> TorchTransport:
         return TorchTransport.of(ranks, secret=secret, **options)

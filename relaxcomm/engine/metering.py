@@ -63,23 +63,28 @@ class Metering:
         if settings is None:
             return
         bound.norms.enabled = True
-        if joined is not None:
-            number, self.name = joined
-            if settings.port is not None:
-                self._exporter = open_exporter(settings, number, self._labelled(number), self.name)
-        else:
-            number = bound.world.process.rank
-            name = self._name_run(settings) if number == 0 else ""
-            self.name = bound.world.gather_all(name, "attach()")[0]
-            # Ranks whose settings differ in this must not leave the others waiting.
-            if None not in bound.world.gather_all(settings.port, "attach()"):
-                shown = self._labelled(number)
-                self._exporter = open_exporters(settings, bound.world.transport, shown, self.name)
+        number, self.name = joined or (bound.world.process.rank, self._agree_on_name(settings))
+        self._exporter = self._open_exporter(number, settings, joins=joined is not None)
         if self._exporter is not None:
             self.url = self._exporter.url
             self.target = own_target(self._exporter, settings, number)
         if settings.log and folder is not None:
             self._lines.open(log_path(folder, self.name, number), self.name, bound, settings.log_bytes)
+
+    def _agree_on_name(self, settings: MetricsConfig) -> str:
+        """The name that rank 0 gives the run; every rank calls it."""
+        world = self._bound.world
+        return world.gather_all("" if world.process.rank else self._name_run(settings), "attach()")[0]
+
+    def _open_exporter(self, number: int, settings: MetricsConfig, *, joins: bool) -> Exporter | None:
+        """The exporter of this rank, if there is to be one; every rank calls it, and one that joins alone."""
+        shown, world = self._labelled(number), self._bound.world
+        if joins:
+            return None if settings.port is None else open_exporter(settings, number, shown, self.name)
+        # Ranks whose settings differ in this must not leave the others waiting.
+        if None in world.gather_all(settings.port, "attach()"):
+            return None
+        return open_exporters(settings, world.transport, shown, self.name)
 
     def _name_run(self, settings: MetricsConfig) -> str:
         """A name that no open engine of this process has: two share a folder, and may share a second."""
