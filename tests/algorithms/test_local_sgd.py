@@ -12,7 +12,14 @@ from relaxcomm_algorithms.local_sgd import local_sgd
 from tests import references
 from tests.algorithms.test_low_precision_algorithms import BLOCK, BUCKET_BYTES, levels
 from tests.algorithms.test_sparse_algorithms import bucket_places
-from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train
+from tests.engine.harness import (
+    assert_histories_agree,
+    in_process,
+    on_gloo,
+    saved_and_loaded,
+    simulated_workers,
+    train,
+)
 from tests.models import CASES, make_optimizer
 
 STEPS, PERIOD = 32, 5
@@ -77,32 +84,10 @@ def test_a_delay_above_the_period_is_refused():
         local_sgd(steps=5, delay=6)
 
 
-def resumed(world, restarts):
-    """With an average on its way at the time of the stop."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
-    config = settings(delay=3, compressor=COMPRESSOR)
-    history = []
-    engine = world.attach(model, optimizer, config)
-    for step in range(STEPS):
-        if restarts and step == 11:
-            saved, kept = engine.state_dict(), {n: v.clone() for n, v in model.state_dict().items()}
-            engine.close(average=False)
-            engine = world.attach(model, optimizer, config)
-            model.load_state_dict(kept)
-            engine.load_state_dict(saved)
-        CASES["toy"].local_loss(model, step, world.rank).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        history.append(model[0].weight.detach().clone())
-    engine.close()
-    return [*history, model[0].weight.detach().clone()]
-
-
 def test_a_resumed_run_takes_the_late_average_in():
-    for whole, again in zip(in_process(resumed, 3, False), in_process(resumed, 3, True), strict=True):
-        for one, other in zip(whole, again, strict=True):
-            np.testing.assert_array_equal(one, other)
+    config = settings(delay=3, compressor=COMPRESSOR)
+    whole, again = (in_process(saved_and_loaded, 3, config, STEPS, stop) for stop in (STEPS, 11))
+    np.testing.assert_array_equal(again, whole)
 
 
 def counted(calls, name, called):
