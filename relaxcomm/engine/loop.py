@@ -39,7 +39,7 @@ class Loop:
         self.given_up = GivenUpSteps(survivors, hooks.end_of_backward)
         """Steps that exchange nothing more."""
         self.step = step
-        """What is done in a step now; all that is told of it elsewhere is read here."""
+        """What is done in a step now; nobody else keeps it, as a switch and other ranks bring another."""
         self._between: Between | None = None
         self._paused = self._unsynchronised = False  # under no_sync now; a backward of this step was
         self._begun = self._arrived = False  # a backward that reaches parameters is under way; it has
