@@ -9,8 +9,9 @@ import torch
 
 from relaxcomm.carry.slots import is_of_part, policies
 from relaxcomm.config import Config
-from relaxcomm.engine.survival import RECOVERY, encoded, pass_on, tasks_of
+from relaxcomm.engine.survival import encoded, pass_on, tasks_of
 from relaxcomm.errors import RankLostError, RelaxcommError
+from relaxcomm.network.byte_counters import RECOVERY
 from relaxcomm.network.generations import Generations
 from relaxcomm.network.operations import Agree, Label
 from relaxcomm.network.transport import Pending

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from relaxcomm.engine import bucket_parts, survival
+from relaxcomm.engine import bucket_parts
 from relaxcomm.errors import CommunicationError
 from relaxcomm.monitoring.exporter import Target
+from relaxcomm.network.byte_counters import RECOVERY
 from relaxcomm.step.world import World
 
 Loaded: TypeAlias = "Sequence[Mapping[str, Any]]"
@@ -81,7 +82,7 @@ class Standings:
 
         Raises: CommunicationError, on all ranks, where a switch has ended on some of them alone.
         """
-        made = cls(world.gather(mine, survival.RECOVERY))
+        made = cls(world.gather(mine, RECOVERY))
         algorithms = sorted({one.algorithm for one in made.by_rank if one.stays})
         if len(algorithms) > 1:
             raise CommunicationError(

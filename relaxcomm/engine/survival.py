@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from relaxcomm.carry.slots import grown, is_of_part, policies
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
+from relaxcomm.network.byte_counters import RECOVERY
 from relaxcomm.network.operations import AllReduce, Broadcast, Label, Neighbors
 from relaxcomm.roles.carried import share_of
 from relaxcomm.step import replicas
@@ -20,9 +21,6 @@ from relaxcomm.step.kept_slots import Slots
 from relaxcomm.step.plan import Task
 from relaxcomm.step.world import World
 from relaxcomm.tensors.digest import digest
-
-RECOVERY = "recovery"
-"""The label of what ranks send when a generation begins."""
 
 
 def rebound(old: Bound, world: World) -> Bound:

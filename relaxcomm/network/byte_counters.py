@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 EVALUATION = "evaluation"
 """The label of what is sent to make the model that is looked at (`Engine.averaged`, `Engine.close`), and of
 what ranks ask servers in `Engine.together`."""
+RECOVERY = "recovery"
+"""The label of what ranks send when a generation of them begins."""
 
 
 @dataclass

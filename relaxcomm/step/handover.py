@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from relaxcomm.network.byte_counters import RECOVERY
 from relaxcomm.network.operations import AllReduce, Label
 from relaxcomm.network.transport import Service
 from relaxcomm.roles.exchange import OUTER
@@ -13,9 +14,6 @@ from relaxcomm.step.plan import TaskKey
 from relaxcomm.step.world import World
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.shards import shards_of
-
-HANDOVER = "recovery"
-"""The label of what those who are left send."""
 
 
 class Handover:
@@ -44,7 +42,7 @@ class Handover:
         old = self._old
         if not old.state.services:
             return
-        self._taken_by = dict(self._world.gather((old.world.rank, self._taken()), HANDOVER))
+        self._taken_by = dict(self._world.gather((old.world.rank, self._taken()), RECOVERY))
         for key, service in old.state.services.items():
             bucket = self._old.plan.bucket(key[1])
             self._parameters.append((bucket, bucket.copy()))
@@ -62,7 +60,7 @@ class Handover:
         for bucket, moved in self._moved:
             bucket.add(moved)
         if new.state.services:
-            new.world.meet(HANDOVER)  # nobody pushes to a service that is not complete
+            new.world.meet(RECOVERY)  # nobody pushes to a service that is not complete
 
     def undo(self) -> None:
         """Leave the parameters as they were."""
@@ -121,4 +119,4 @@ class Handover:
                 shard.zero_()
             else:
                 shard.div_(len(self._taken_by))
-        return self._world.run(AllReduce(mine, "sum"), Label(0, HANDOVER, key[1]))
+        return self._world.run(AllReduce(mine, "sum"), Label(0, RECOVERY, key[1]))
