@@ -35,9 +35,5 @@ def finish(session: Session, *, average: bool | None) -> None:
 
 
 def _come_to_rest(session: Session) -> None:
-    bound = session.bound
-    if bound.plan.keeps_step:
-        bound.meet("close()")
-    switching.come_to_rest(session.step)
-    if not bound.plan.keeps_step:  # those that finish early have served the others until now
-        bound.meet("close()")
+    with session.bound.meeting("close()"):
+        switching.come_to_rest(session.step)

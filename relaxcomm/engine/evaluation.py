@@ -43,9 +43,6 @@ def _means(session: Session) -> list[tuple[Bucket, Tensor]]:
     optimizers = bound.replica.optimizers
     changes = bool(in_train_mode(optimizers))  # else nothing is written, and a copy would be of no use
     with kept(bound) if changes else nullcontext(), evaluated(optimizers, keeps=True):
-        if bound.plan.keeps_step:
-            bound.meet("averaged()")
-        step.meet(evaluates=True)
-        if not bound.plan.keeps_step:  # whoever is early is asked by the others until they come
-            bound.meet("averaged()")
+        with bound.meeting("averaged()"):
+            step.meet(evaluates=True)
         return replicas.finite_means(bound, EVALUATION, step.parameters.late.asked())

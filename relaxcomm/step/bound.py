@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -87,6 +88,15 @@ class Bound:
         Raises: CommunicationError, on all ranks, if one is elsewhere.
         """
         self.world.meet(event, self.event_step)
+
+    @contextmanager
+    def meeting(self, event: str) -> Iterator[None]:
+        """All ranks meet: before what is done inside, or after it where who is early is asked until then."""
+        if self.plan.keeps_step:
+            self.meet(event)
+        yield
+        if not self.plan.keeps_step:
+            self.meet(event)
 
     def progress(self, next_step: int, *, in_round: bool) -> int:
         """How far this rank has come, to compare with others.
