@@ -71,7 +71,7 @@ INTEGRATIONS = {
     "DistributedDataParallel": ("ddp.ddp_hook",),
     "Versions that were tried": ("Framework", "FRAMEWORKS"),
 }
-IN_PARTS = ("Engine",)
+IN_PARTS = ("Engine", "Rule")
 """Classes whose methods stand in bases that nobody imports."""
 ROLES = {
     "Triggers": "trigger",

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Sequence
 
 from relaxcomm.composition.legality.later_rules import check_bases
-from relaxcomm.composition.legality.parts import RuleParts
+from relaxcomm.composition.rule_parts import RuleParts
 from relaxcomm.errors import CompositionError, CompositionWarning
 from relaxcomm.roles import Controller, Trigger
 from relaxcomm.roles.controller import BATCH_SIZE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relaxcomm.composition.legality.parts import RuleParts
+from relaxcomm.composition.rule_parts import RuleParts
 from relaxcomm.errors import CompositionError
 
 

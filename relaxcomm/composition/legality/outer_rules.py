@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relaxcomm.composition.legality.parts import RuleParts
+from relaxcomm.composition.rule_parts import RuleParts
 from relaxcomm.errors import CompositionError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from relaxcomm.composition.legality.alternatives import exchanges_that, listed
-from relaxcomm.composition.legality.parts import RuleParts
+from relaxcomm.composition.rule_parts import RuleParts
 from relaxcomm.errors import CompositionError
 from relaxcomm.topology import Topology
 

@@ -8,8 +8,8 @@ import warnings
 from relaxcomm.composition import fragments
 from relaxcomm.composition.legality.alternatives import exchanges_that, listed, neighbours
 from relaxcomm.composition.legality.outer_rules import check_outer, check_served_outer
-from relaxcomm.composition.legality.parts import RuleParts
 from relaxcomm.composition.legality.topologies import check_graph
+from relaxcomm.composition.rule_parts import RuleParts
 from relaxcomm.data.clients import ROUND
 from relaxcomm.errors import CompositionError, CompositionWarning
 from relaxcomm.roles import ExchangeFacts
