@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from relaxcomm import Algorithm, CompositionError, Rule
+from relaxcomm import Algorithm, Rule
 from relaxcomm.plugin import Compressor, Fraction, Index, Quorum, Rate, Steps, Threshold
 from relaxcomm.primitives import deltas, every, identity, nesterov, quorum_average
 
@@ -62,22 +62,12 @@ def decoupled_diloco(
     Differs from the paper: the ranks are the synchroniser, each of its part; weights are samples alone, the
         grace is constant, and the mean is taken of entries, without a radius of its own.
     """
-    if fragments > steps:
-        raise CompositionError(
-            f"decoupled_diloco: {fragments} fragments in {steps} steps; each needs a step of its own, so "
-            f"use at most {steps} fragments"
-        )
-    rules = tuple(
-        Rule(
-            trigger=every(steps=steps),
-            payload=deltas(),
-            compressor=compressor or identity(),
-            exchange=quorum_average(quorum=quorum, grace_seconds=grace_seconds),
-            delay=delay,
-            outer=nesterov(lr=lr, momentum=momentum),
-            select=None if fragments == 1 else (f"{index + 1}/{fragments}",),
-            active=(index * steps // fragments, None),
-        )
-        for index in range(fragments)
+    rule = Rule(
+        trigger=every(steps=steps),
+        payload=deltas(),
+        compressor=compressor or identity(),
+        exchange=quorum_average(quorum=quorum, grace_seconds=grace_seconds),
+        delay=delay,
+        outer=nesterov(lr=lr, momentum=momentum),
     )
-    return Algorithm(rules, name="decoupled_diloco")
+    return Algorithm(rule.in_fragments(fragments), name="decoupled_diloco")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from relaxcomm import Algorithm, CompositionError, Rule
+from relaxcomm import Algorithm, Rule
 from relaxcomm.plugin import Compressor, Index, Moments, Steps
 from relaxcomm.primitives import deltas, every, exchange_for, identity, parameters
 
@@ -49,24 +49,13 @@ def local_sgd(
 
     Differs from the paper on the delay: there is no anchor model; the average itself is taken in.
     """
-    if fragments > steps:
-        raise CompositionError(
-            f"local_sgd: {fragments} fragments in {steps} steps; each needs a step of its own, so use at "
-            f"most {steps} fragments"
-        )
     coder = compressor or identity()
-    rules: list[Rule] = []
-    for index in range(fragments):
-        select = None if fragments == 1 else (f"{index + 1}/{fragments}",)
-        when, first = every(steps=steps), index * steps // fragments
-        rule = Rule(
-            trigger=when,
-            payload=parameters() if compressor is None else deltas(),
-            compressor=coder,
-            exchange=exchange_for(coder),
-            delay=delay,
-            select=select,
-            active=(first, None),
-        )
-        rules += rule.with_moments(moments)
+    whole = Rule(
+        trigger=every(steps=steps),
+        payload=parameters() if compressor is None else deltas(),
+        compressor=coder,
+        exchange=exchange_for(coder),
+        delay=delay,
+    )
+    rules = [rule for part in whole.in_fragments(fragments) for rule in part.with_moments(moments)]
     return Algorithm(tuple(rules), name="local_sgd")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from relaxcomm import Algorithm, CompositionError, Rule
+from relaxcomm import Algorithm, Rule
 from relaxcomm.plugin import Compressor, Fraction, Index, Rate, Steps
 from relaxcomm.primitives import deltas, every, exchange_for, identity, nesterov
 
@@ -57,23 +57,13 @@ def streaming_diloco(
     Differs from the paper: fragments are consecutive parameters of about equal size, not layers; four bits
         are evenly spaced levels, not a floating-point format.
     """
-    if fragments > steps:
-        raise CompositionError(
-            f"streaming_diloco: {fragments} fragments in {steps} steps; each needs a step of its own, so "
-            f"use at most {steps} fragments"
-        )
     coder = compressor or identity()
-    rules = tuple(
-        Rule(
-            trigger=every(steps=steps),
-            payload=deltas(merge=merge),
-            compressor=coder,
-            exchange=exchange_for(coder),
-            delay=delay,
-            outer=nesterov(lr=lr, momentum=momentum),
-            select=(f"{index + 1}/{fragments}",),
-            active=(index * steps // fragments, None),
-        )
-        for index in range(fragments)
+    rule = Rule(
+        trigger=every(steps=steps),
+        payload=deltas(merge=merge),
+        compressor=coder,
+        exchange=exchange_for(coder),
+        delay=delay,
+        outer=nesterov(lr=lr, momentum=momentum),
     )
-    return Algorithm(rules, name="streaming_diloco")
+    return Algorithm(rule.in_fragments(fragments), name="streaming_diloco")

@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from relaxcomm.composition import fragments, legality
 from relaxcomm.composition.rule_parts import RuleParts
+from relaxcomm.errors import CompositionError
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.primitives.compressors.identity import identity
-from relaxcomm.primitives.exchanges.all_reduce import all_reduce
+from relaxcomm.primitives.exchanges.exchange_for import exchange_for
 from relaxcomm.primitives.outers.average import average
 from relaxcomm.primitives.payloads.optimizer_state import optimizer_state
 
@@ -58,6 +59,43 @@ class Rule(RuleParts):
             return self
         return replace(self, select=fragments.resolve(self.select, sizes))
 
+    def in_fragments(self, count: int) -> tuple[Rule, ...]:
+        """This rule for one fragment of the model after the other, so that less is sent at once.
+
+        The k-th of n begins `(k - 1) / n` of the steps between two exchanges later than the first.
+
+        Args:
+            count: of fragments of about equal size, cut in the model's order; 1 for this rule as it is.
+
+        Returns: the rules.
+
+        Raises: CompositionError for more fragments than there are steps from one exchange to the next, and
+            for a rule that selects parameters itself.
+
+        Example:
+            >>> from relaxcomm import Rule
+            >>> from relaxcomm.primitives import all_reduce, every, parameters
+            >>> rule = Rule(trigger=every(steps=8), payload=parameters(), exchange=all_reduce())
+            >>> rule.in_fragments(2)[1]
+            Rule(every(steps=8), parameters(), all_reduce(), select=['2/2'], active=(4, None))
+        """
+        period, (start, stop) = self.trigger.facts.period_steps, self.active
+        if count > period:
+            raise CompositionError(
+                f"{self!r} in {count} fragments: each needs a step of its own, and there are {period} from "
+                f"one exchange to the next; use at most {period} fragments"
+            )
+        if count == 1:
+            return (self,)
+        if self.select is not None:
+            raise CompositionError(
+                f"{self!r} in {count} fragments: fragments are of the whole model; leave its select out"
+            )
+        return tuple(
+            replace(self, select=(f"{index + 1}/{count}",), active=(start + index * period // count, stop))
+            for index in range(count)
+        )
+
     def with_moments(self, slots: Iterable[str]) -> tuple[Rule, ...]:
         """This rule, and one for each slot that averages what the optimizers keep there in the same steps.
 
@@ -73,9 +111,17 @@ class Rule(RuleParts):
             >>> rule.with_moments(["exp_avg"])[1]
             Rule(every(steps=8), optimizer_state(slots=('exp_avg',)), all_reduce())
         """
-        plain = self.exchange if self.compressor == identity() else all_reduce()
-        kept = replace(self, compressor=identity(), exchange=plain, delay=0, outer=average())
-        return self, *(replace(kept, payload=optimizer_state(slots=(slot,))) for slot in slots)
+        plain = self.exchange if self.compressor == identity() else exchange_for(identity())
+        return self, *(
+            Rule(
+                trigger=self.trigger,
+                payload=optimizer_state(slots=(slot,)),
+                exchange=plain,
+                select=self.select,
+                active=self.active,
+            )
+            for slot in slots
+        )
 
     def __repr__(self) -> str:
         defaults = {"compressor": identity(), "outer": average()}
