@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import Field
 
 from relaxcomm.config.json_schema import make_schema, parameters_schema
+from relaxcomm.fields.allowed import in_words, one_of
 from relaxcomm.tasks import task_loader
 from relaxcomm.tasks.task_loader import BUNDLED
 from website.reference import ROLES
@@ -48,20 +51,8 @@ algorithm:
 A primitive is its name, or its name with its arguments: `{every: {steps: 16}}`; one that wraps another takes
 that one as its value. `relaxcomm show NAME` tells the arguments.
 """
-_NUMBERS = {
-    "minimum": "at least {}",
-    "exclusiveMinimum": "more than {}",
-    "maximum": "at most {}",
-    "exclusiveMaximum": "less than {}",
-}
-_KINDS = {
-    "integer": "integer",
-    "number": "number",
-    "string": "text",
-    "boolean": "true or false",
-    "object": "mapping",
-    "null": "null",
-}
+_TYPES = {"integer": int, "number": float, "string": str, "boolean": bool, "object": dict}
+_BOUNDS = {"minimum": "ge", "exclusiveMinimum": "gt", "maximum": "le", "exclusiveMaximum": "lt"}
 
 
 def page() -> str:
@@ -127,24 +118,23 @@ def words(one: Schema) -> str:
 
     Example:
         >>> words({"anyOf": [{"type": "null"}, {"type": "integer", "minimum": 1}]})
-        'integer (at least 1) or null'
+        'a whole number, 1 or more, or null'
     """
     if "anyOf" in one:
-        kinds = sorted(dict.fromkeys(map(words, one["anyOf"])), key=lambda kind: kind == "null")
-        return _either(kinds)
+        return ", or ".join(sorted(dict.fromkeys(map(words, one["anyOf"])), key=lambda kind: kind == "null"))
     if "$ref" in one:
         return _linked(one["$ref"].rpartition("/")[2])
     if "enum" in one or "const" in one:
-        return _either([_shown(value) for value in one.get("enum", [one.get("const")])])
+        return one_of([_shown(value) for value in one.get("enum", [one.get("const")])])
     if one.get("type") == "array":
         parts = one.get("prefixItems")
-        return f"[{', '.join(map(words, parts))}]" if parts else f"list of {words(one['items'])}"
-    limits = ", ".join(text.format(f"{one[key]:,}") for key, text in _NUMBERS.items() if key in one)
-    return _KINDS[one["type"]] + (f" ({limits})" if limits else "")
-
-
-def _either(kinds: list[str]) -> str:
-    return " or ".join(filter(None, (", ".join(kinds[:-1]), kinds[-1])))
+        if parts:
+            return f"a list of {len(parts)}: {', then '.join(map(words, parts))}"
+        return f"a list, each item {words(one['items'])}"
+    if one["type"] == "null":
+        return "null"
+    bounds = {short: one[key] for key, short in _BOUNDS.items() if key in one}
+    return in_words(Annotated[_TYPES[one["type"]], Field(**bounds)])
 
 
 def _linked(name: str) -> str:

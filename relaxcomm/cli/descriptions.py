@@ -14,7 +14,7 @@ from relaxcomm.cli.tree import Node
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.config import Config
-from relaxcomm.config.examples import from_example, in_words
+from relaxcomm.config.examples import from_example, taken_in_words
 from relaxcomm.config.grammar import parse_algorithm, parse_primitive
 from relaxcomm.config.registry import Entry
 from relaxcomm.errors import CompositionError
@@ -196,4 +196,4 @@ def _sources(text: Docstring, origin: str) -> tuple[Node, ...]:
 def _borrowed(taken: Mapping[str, Any]) -> tuple[Node, ...]:
     if not taken:
         return ()
-    return (Node("shown with", f"{in_words(taken)}; --set {next(iter(taken))}=… changes it"),)
+    return (Node("shown with", f"{taken_in_words(taken)}; --set {next(iter(taken))}=… changes it"),)

@@ -18,7 +18,7 @@ from relaxcomm.cli import elastic_worker, fork_server, invitation, signals
 from relaxcomm.cli.elastic_worker import Processes
 from relaxcomm.cli.exit_codes import RunFailed
 from relaxcomm.cli.launcher import LOOPBACK, prepare
-from relaxcomm.cli.worker_reports import cause_of, first_failure, in_words, report_of
+from relaxcomm.cli.worker_reports import cause_of, exit_code_in_words, first_failure, report_of
 from relaxcomm.network import elastic_store
 from relaxcomm.system.telling import tell
 
@@ -146,7 +146,7 @@ class _Launcher(Generic[T]):
         assert exit_code is not None, "it has ended"
         report = report_of(folder, worker.rank, worker.lives)
         self._cause = self._cause or cause_of(report, worker.rank, exit_code)
-        said = in_words(exit_code) if report is None else report["message"]
+        said = exit_code_in_words(exit_code) if report is None else report["message"]
         ended = f"process {process.pid} ended: {said}"
         can_restart = self._done is None and not (report is not None and report["bad_input"])
         if self._done is None and not elastic_store.has_run(self._store):

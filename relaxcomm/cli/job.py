@@ -16,7 +16,7 @@ from relaxcomm.cli.options import option, written
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config, registry
 from relaxcomm.config.configuration import WorkerCount
-from relaxcomm.config.examples import from_example, in_words
+from relaxcomm.config.examples import from_example, taken_in_words
 from relaxcomm.config.origin import Origin
 from relaxcomm.config.unread_keys import check_quorum, warn_of_idle_guard
 from relaxcomm.errors import ConfigError
@@ -143,7 +143,7 @@ def required_of(name: str) -> dict[str, Any]:
     """
     taken = from_example(name, registry.algorithm(name).build, {})
     if taken:
-        tell(f"{name}: {in_words(taken)}; for another, make it the configuration's own algorithm")
+        tell(f"{name}: {taken_in_words(taken)}; for another, make it the configuration's own algorithm")
     return taken
 
 

@@ -64,7 +64,7 @@ def cause_of(report: Report | None, rank: int, exit_code: int) -> RunFailed | No
     return None if report["consequence"] else _told(report)
 
 
-def in_words(exit_code: int) -> str:
+def exit_code_in_words(exit_code: int) -> str:
     """How a process ended."""
     return f"exit code {exit_code}" if exit_code >= 0 else signal_name(-exit_code)
 
@@ -101,7 +101,7 @@ def first_failure(folder: Path, exit_codes: Mapping[int, int], workers: int) -> 
 
 
 def _silent(rank: int, exit_code: int) -> RunFailed:
-    return RunFailed(f"rank {rank} ended without a message: {in_words(exit_code)}")
+    return RunFailed(f"rank {rank} ended without a message: {exit_code_in_words(exit_code)}")
 
 
 def _told(report: Report, ending: str = "") -> RunFailed:

@@ -31,11 +31,11 @@ def from_example(name: str, target: object, values: Mapping[str, Any]) -> dict[s
     )
 
 
-def in_words(taken: Mapping[str, Any]) -> str:
+def taken_in_words(taken: Mapping[str, Any]) -> str:
     """What was taken from an example.
 
     Example:
-        >>> in_words({"after_steps": 100})
+        >>> taken_in_words({"after_steps": 100})
         'after_steps=100, as in the example'
     """
     return f"{', '.join(f'{name}={value!r}' for name, value in taken.items())}, as in the example"

@@ -93,7 +93,7 @@ def _words(hint: Any, outer: Mapping[str, Any] = _NO_LIMITS) -> str:
             dict.fromkeys(_words(one, bounds) for one in get_args(hint) if one is not NoneType)
         )
     if get_origin(hint) is Literal:
-        return _one_of([*map(repr, get_args(hint))])
+        return one_of([*map(repr, get_args(hint))])
     if get_origin(hint) in _LISTS:
         return _list(get_origin(hint), get_args(hint), bounds)
     if hint in (int, float):
@@ -109,7 +109,7 @@ def _words(hint: Any, outer: Mapping[str, Any] = _NO_LIMITS) -> str:
     if not inspect.isclass(kind) or kind is Any:
         raise _Unknown
     if issubclass(kind, Enum):
-        return _one_of([f"{kind.__name__}.{name}" for name in kind.__members__])
+        return one_of([f"{kind.__name__}.{name}" for name in kind.__members__])
     role = getattr(kind, "role", kind.__name__)  # of what is found by its name, see frozen.Declared
     return _ROLES.get(role) or with_article(role)
 
@@ -124,15 +124,21 @@ def with_article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiouAEIOU' else 'a'} {noun}"
 
 
+def one_of(named: Sequence[str]) -> str:
+    """Names as a choice in a sentence.
+
+    Example:
+        >>> one_of(["any", "all", "majority"]), one_of(["all"])
+        ('any, all or majority', 'all')
+    """
+    *first, last = named
+    return f"{', '.join(first)} or {last}" if first else last
+
+
 def _item(hint: Any) -> str:
     """The same of what lies in a list or mapping, where None has to be named."""
     bare, _ = _bare(hint)
     return _words(hint) + (", or null (in Python None)" if NoneType in get_args(bare) else "")
-
-
-def _one_of(named: Sequence[str]) -> str:
-    *first, last = named
-    return f"{', '.join(first)} or {last}" if first else last
 
 
 def _bare(hint: Any) -> tuple[Any, dict[str, Any]]:

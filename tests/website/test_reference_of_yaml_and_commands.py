@@ -54,11 +54,11 @@ def test_sections_are_found():
 @pytest.mark.parametrize(
     ("key", "cells"),
     [
-        ("workers", ["integer (at least 1, at most 4,096)", "`2`"]),
+        ("workers", ["a whole number, 1 to 4,096", "`2`"]),
         ("topology", ["[topology](primitives.md#topologies)", "`complete`"]),
         ("drift_guard.policy", ["`error`, `warn` or `average`", "`error`"]),
         ("membership", ["[section](#membership)", ""]),
-        ("metrics.port", ["integer (at least 0, at most 65,535) or null", "`9400`"]),
+        ("metrics.port", ["a whole number, 0 to 65,535, or null", "`9400`"]),
     ],
 )
 def test_kind_and_default(key, cells):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
+from relaxcomm.fields.allowed import one_of
 from relaxcomm.roles import Compressor, CompressorFacts, Exchange, ExchangeFacts
 
 _PRIMITIVES = "relaxcomm.primitives."
@@ -24,8 +25,8 @@ def neighbours(exchange: Exchange, compressor: Compressor) -> str:
     compressors = [
         name for name, facts in _known(Compressor, CompressorFacts).items() if facts.kinds <= mine.accepts
     ]
-    choices = [f"the exchange {listed(exchanges)}"] if exchanges else []
-    choices += [f"a compressor such as {listed(compressors)}"] if compressors else []
+    choices = [f"the exchange {one_of(exchanges)}"] if exchanges else []
+    choices += [f"a compressor such as {one_of(sorted(compressors))}"] if compressors else []
     return f"use {', or '.join(choices)}" if choices else "nothing that is known fits either"
 
 
@@ -44,9 +45,3 @@ def _known(role: Any, kind: type[Any]) -> dict[str, Any]:
         if public and not for_trials and not inspect.isabstract(cls) and isinstance(cls.facts, kind):
             found[cls.__name__] = cls.facts
     return found
-
-
-def listed(names: Collection[str]) -> str:
-    """Names as a choice in a sentence."""
-    shown = sorted(set(names))
-    return " or ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from relaxcomm.composition.legality.alternatives import exchanges_that, listed
+from relaxcomm.composition.legality.alternatives import exchanges_that
 from relaxcomm.composition.rule_parts import RuleParts
 from relaxcomm.errors import CompositionError
+from relaxcomm.fields.allowed import one_of
 from relaxcomm.topology import Topology
 
 
@@ -49,12 +50,12 @@ def _instead(rule: RuleParts, topology: Topology) -> str:
         )
     )
     if not exchanges:
-        kinds = listed(rule.compressor.facts.kinds)
+        kinds = one_of(sorted(rule.compressor.facts.kinds))
         return (
             f"groups add up messages, but those of {rule.compressor!r} are {kinds}, and a sum of them would "
             "have to be coded anew"
         )
-    return f"for groups write its rules out, with the exchange {listed(exchanges)}"
+    return f"for groups write its rules out, with the exchange {one_of(exchanges)}"
 
 
 def check_graph(rule: RuleParts, topology: Topology) -> None:

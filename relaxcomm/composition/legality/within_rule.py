@@ -6,12 +6,13 @@ import math
 import warnings
 
 from relaxcomm.composition import fragments
-from relaxcomm.composition.legality.alternatives import exchanges_that, listed, neighbours
+from relaxcomm.composition.legality.alternatives import exchanges_that, neighbours
 from relaxcomm.composition.legality.outer_rules import check_outer, check_served_outer
 from relaxcomm.composition.legality.topologies import check_graph
 from relaxcomm.composition.rule_parts import RuleParts
 from relaxcomm.data.clients import ROUND
 from relaxcomm.errors import CompositionError, CompositionWarning
+from relaxcomm.fields.allowed import one_of
 from relaxcomm.roles import ExchangeFacts
 
 _LARGE = 1 << 20  # entries for which a compressor's loss is asked
@@ -39,8 +40,8 @@ def _check_kinds(rule: RuleParts) -> None:
     refused = compressor.facts.kinds - exchange.facts.accepts
     if refused:
         raise CompositionError(
-            f"{compressor!r} makes {listed(refused)} messages, which {exchange!r} cannot combine: it takes "
-            f"{listed(exchange.facts.accepts)}; {neighbours(exchange, compressor)}"
+            f"{compressor!r} makes {one_of(sorted(refused))} messages, which {exchange!r} cannot combine: it "
+            f"takes {one_of(sorted(exchange.facts.accepts))}; {neighbours(exchange, compressor)}"
         )
 
 
@@ -91,7 +92,7 @@ def _check_exchange(rule: RuleParts) -> None:
     if shared and not (exchange.facts.several_rounds and exchange.facts.same_result):
         raise CompositionError(
             f"{exchange!r} cannot show each rank the results of all messages, on which {rule.compressor!r} "
-            f"builds; use the exchange {listed(exchanges_that(lambda one: _shows_results(one, rule)))}"
+            f"builds; use the exchange {one_of(exchanges_that(lambda one: _shows_results(one, rule)))}"
         )
     if exchange.facts.collective:
         return
