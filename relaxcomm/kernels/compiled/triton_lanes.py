@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from torch import Tensor
 
 from relaxcomm.kernels.code_lanes import CodeLanes
 from relaxcomm.kernels.launch_sizes import next_power_of_two
+from relaxcomm.tensors.segments import Segments
 
 _TILE = 2048  # lanes of a program
 
@@ -16,6 +18,29 @@ def lane_tile(lanes: CodeLanes) -> tuple[int, int, int]:
     columns = next_power_of_two(lanes.row) if lanes.row else _TILE
     rows = max(1, _TILE // columns)
     return -(-lanes.lanes // (rows * (lanes.row or columns))), rows, columns
+
+
+def lane_launch(
+    lanes: CodeLanes, segments: Segments, offsets: Tensor | None
+) -> tuple[int, dict[str, int | None]]:
+    """Programs, and the constants by which each finds its lanes and their segments.
+
+    Args:
+        lanes: of the message.
+        segments: of its entries.
+        offsets: where each segment begins; None where all are blocks of one size.
+    """
+    programs, rows, columns = lane_tile(lanes)
+    return programs, {
+        "BASE": lanes.base,
+        "DIGITS": lanes.digits,
+        "PARTS": lanes.parts,
+        "ROW": lanes.row,
+        "ROWS": rows,
+        "COLUMNS": columns,
+        "BLOCK": 0 if offsets is not None else segments.block_size,
+        "SEARCHES": 0 if offsets is None else len(offsets).bit_length(),
+    }
 
 
 @triton.jit

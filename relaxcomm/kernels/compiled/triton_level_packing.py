@@ -12,8 +12,8 @@ from relaxcomm.kernels.compiled.triton_feedback import read, write
 from relaxcomm.kernels.compiled.triton_lanes import (
     are_before,
     has_all,
+    lane_launch,
     lane_places,
-    lane_tile,
     scale_of,
     segment_of,
 )
@@ -44,7 +44,7 @@ def launch(
     offsets = None if segments.block_size else offsets_of(segments, tensor.device)
     shifts, zeros = origins or (tensor, tensor)
     bits = fraction_bits(num_codes, has_lows=origins is not None)
-    programs, rows, columns = lane_tile(lanes)
+    programs, constants = lane_launch(lanes, segments, offsets)
     _pack[(programs,)](
         tensor,
         tensor if inverses is None else inverses,
@@ -55,14 +55,7 @@ def launch(
         out,
         *(lanes.numel, lanes.num_bytes, lanes.lanes, segments.count),
         *(key or (0, 0)),
-        BASE=lanes.base,
-        DIGITS=lanes.digits,
-        PARTS=lanes.parts,
-        ROW=lanes.row,
-        ROWS=rows,
-        COLUMNS=columns,
-        BLOCK=0 if offsets is not None else segments.block_size,
-        SEARCHES=0 if offsets is None else len(offsets).bit_length(),
+        **constants,
         IS_SIGN=inverses is None,
         SUBTRACTS=steps is not None,
         DTYPE=_DTYPES[dtype],

@@ -12,8 +12,8 @@ from relaxcomm.kernels.compiled.triton_feedback import write
 from relaxcomm.kernels.compiled.triton_lanes import (
     are_before,
     has_all,
+    lane_launch,
     lane_places,
-    lane_tile,
     scale_of,
     segment_of,
 )
@@ -32,7 +32,7 @@ def launch(
 ) -> Tensor:
     """The weighted sum of the levels, `[numel]` float32."""
     out = torch.empty(lanes.numel, dtype=torch.float32, device=codes.device)
-    programs, rows, columns = lane_tile(lanes)
+    programs, constants = lane_launch(lanes, segments, offsets)
     _sum[(programs,)](
         codes,
         steps,
@@ -43,14 +43,7 @@ def launch(
         *(lanes.numel, lanes.num_bytes, lanes.lanes, segments.count, len(codes)),
         *(codes.stride(0), steps.stride(0), 0 if lows is None else lows.stride(0)),
         MIDDLE=(num_codes - 1) / 2,
-        BASE=lanes.base,
-        DIGITS=lanes.digits,
-        PARTS=lanes.parts,
-        ROW=lanes.row,
-        ROWS=rows,
-        COLUMNS=columns,
-        BLOCK=0 if offsets is not None else segments.block_size,
-        SEARCHES=0 if offsets is None else len(offsets).bit_length(),
+        **constants,
         HAS_LOWS=lows is not None,
         num_warps=4,
         enable_fp_fusion=False,  # rounded as the same arithmetic in torch
