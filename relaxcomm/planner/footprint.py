@@ -17,10 +17,11 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.network.operations import AllGather, AllToAll
 from relaxcomm.network.transport import Membership
+from relaxcomm.planner.scenario import Scenario
 from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.roles import Context, is_buffer
 from relaxcomm.roles.payload import as_read, read_as
-from relaxcomm.step.bucket_filling import fill_buckets
+from relaxcomm.step.bucket_filling import fill_buckets, stays_in_place
 from relaxcomm.step.plan import Plan
 from relaxcomm.step.state import RuleState
 from relaxcomm.tensors.buckets import Bucket
@@ -54,7 +55,11 @@ class Footprint:
 
 
 def footprint(
-    algorithm: Algorithm, items: Sequence[Item], membership: Membership, topology: Topology
+    algorithm: Algorithm,
+    items: Sequence[Item],
+    membership: Membership,
+    topology: Topology,
+    bucket_bytes: int = Scenario.bucket_bytes,
 ) -> Footprint:
     """What an algorithm needs for these parameters; what transports copy comes to it, for a moment.
 
@@ -63,6 +68,7 @@ def footprint(
         items: the trainable parameters; shapes are enough. State is made and counted for smaller ones.
         membership: rank and world size.
         topology: the configured graph.
+        bucket_bytes: capacity of a bucket, which says what gradients have one of their own.
 
     Raises: CompositionError for fewer parameters than fragments; TopologyError for a world size that the
         topology cannot have.
@@ -72,16 +78,22 @@ def footprint(
     small = list(_smaller(items))
     plan = Plan(fitted, small)
     buckets = plan.lay_out(fill_buckets(small, [*sizes], fitted, _BUCKET_BYTES, membership.world_size))
-    counts = []
+    in_place, counts = _in_place(fitted, items, bucket_bytes, membership.world_size), []
     for bucket in buckets:
         rules = [task.rule for task in plan.every_task if task.bucket is bucket]
-        larger = sum(sizes[name] for name in bucket.names) / max(1, bucket.numel)
-        counts.append([larger * one for one in _of_bucket(rules, bucket, membership, topology)])
+        whole = sum(sizes[name] for name in bucket.names)
+        copied = 1 - sum(sizes[name] for name in bucket.names if name in in_place) / max(1, whole)
+        found = _of_bucket(rules, bucket, membership, topology, copied)
+        counts.append([whole / max(1, bucket.numel) * one for one in found])
     return Footprint(*(sum(column) / sum(sizes.values()) for column in zip(*counts, strict=True)))
 
 
 def footprints(
-    algorithm: Algorithm, items: Sequence[Item], world_size: int, topology: Topology
+    algorithm: Algorithm,
+    items: Sequence[Item],
+    world_size: int,
+    topology: Topology,
+    bucket_bytes: int = Scenario.bucket_bytes,
 ) -> dict[int, Footprint]:
     """What the ranks need, see `footprint`: of very many so many that are spread over all, and hubs."""
     ranks = _spread(world_size)
@@ -92,7 +104,10 @@ def footprints(
             if rule.exchange.facts.topology == "graph"
         ]
         ranks += sorted({rank for graph in graphs for rank in _extremes(graph, world_size)} - {*ranks})
-    return {rank: footprint(algorithm, items, Membership(rank, world_size), topology) for rank in ranks}
+    return {
+        rank: footprint(algorithm, items, Membership(rank, world_size), topology, bucket_bytes)
+        for rank in ranks
+    }
 
 
 def mean_footprint(found: Mapping[int, Footprint], world_size: int) -> Footprint:
@@ -138,11 +153,23 @@ def _smaller(items: Sequence[Item]) -> Iterator[Item]:
         yield Item(item.name, torch.zeros(shape, dtype=item.tensor.dtype))
 
 
+def _in_place(
+    algorithm: Algorithm, items: Sequence[Item], bucket_bytes: int, world_size: int
+) -> set[str]:
+    """The parameters whose gradients are exchanged where autograd has put them, each in its own bucket."""
+    large = {item.name for item in items if stays_in_place(item, algorithm)}
+    if not large:
+        return large
+    order = [item.name for item in reversed(items)]  # as backward makes gradients
+    filled = fill_buckets(items, order, algorithm, bucket_bytes, world_size)
+    return {names[0] for names in filled if len(names) == 1 and names[0] in large}
+
+
 def _of_bucket(
-    rules: Sequence[Rule], bucket: Bucket, membership: Membership, topology: Topology
-) -> tuple[int, int, int]:
-    """Bytes kept, of buffers, and under way."""
-    kept = buffers = 0
+    rules: Sequence[Rule], bucket: Bucket, membership: Membership, topology: Topology, copied: float
+) -> tuple[float, float, float]:
+    """Bytes kept, of buffers, and under way; `copied` is the share of it whose gradients have a buffer."""
+    kept = buffers = 0.0
     under_way = [0]  # rules take turns
     cx = Context(0, 0, membership, _no_rate, topology=topology, layout=bucket.layout, bucket_part=(0,))
     for rule in rules:
@@ -158,7 +185,7 @@ def _of_bucket(
             buffers += served.request.nbytes + served.reply.nbytes
         under_way.append(_under_way(rule, bucket, state, cx))
     if any(rule.payload.facts.site == "backward" for rule in rules):
-        buffers += GradientBuffer(bucket).whole.nbytes
+        buffers += copied * GradientBuffer(bucket).whole.nbytes
     return kept, buffers, max(under_way)
 
 

@@ -91,7 +91,7 @@ def forecast(
     replayed = replay.run()
     useful = None if failures is None else failures.useful(replay, replayed.step_seconds, items)
     remarks += remarks_on(replay, items, math.inf if useful is None else useful.died_out_seconds)
-    needed = footprints(chosen, items, scenario.workers, scenario.topology)
+    needed = footprints(chosen, items, scenario.workers, scenario.topology, scenario.bucket_bytes)
     remarks += _memory_of_some(needed, items, scenario.workers)
     return Forecast(
         name=algorithm.name,

@@ -18,6 +18,7 @@ from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.network.transport import Membership
 from relaxcomm.planner.footprint import footprint, footprints, least_and_most, mean_footprint
 from relaxcomm.planner.forecast import _memory_of_some
+from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.tensors.items import Item
 from tests.engine.harness import engine_state
 
@@ -138,3 +139,25 @@ def test_a_hub_among_many_ranks_is_looked_at():
     assert mean_footprint(found, 100).whole == pytest.approx(exact, rel=0.02)
     (remark,) = _memory_of_some(found, items, 100)
     assert f"what rank 50 needs, the most of the {len(found)} ranks for which it was counted" in remark
+
+
+@pytest.mark.parametrize("bucket_bytes", [1 << 20, 1 << 26])
+def test_a_large_gradient_that_stays_where_it_is_has_no_buffer(bucket_bytes):
+    """Of two tensors of 1.2 and 0.1 MB; in one bucket both have one."""
+
+    def allocated(group):
+        model = nn.Sequential(nn.Linear(600, 512, bias=False), nn.Linear(512, SIZE, bias=False))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        settings = {"algorithm": "bsp", "bucket_bytes": bucket_bytes}
+        with relaxcomm.attach(model, optimizer, settings, process_group=group) as engine:
+            model(torch.ones(1, 600)).sum().backward()
+            optimizer.step()
+            flat = [one.buffer for one in engine._session.step.backward.buckets]
+            items = [Item(name, p.detach()) for name, p in model.named_parameters()]
+        return sum(one.whole.nbytes for one in flat if isinstance(one, GradientBuffer)), items
+
+    made, items = relaxcomm.simulate(allocated, 2)[0]
+    numel = sum(item.tensor.numel() for item in items)
+    found = footprint(parse_algorithm("bsp"), items, Membership(0, 2), topology.complete(), bucket_bytes)
+    assert found.buffers * numel == pytest.approx(made, rel=0.01)
+    assert (made > 4 * 600 * 512) == (bucket_bytes > 1 << 20)
