@@ -18,7 +18,10 @@ def des_loc(
         first_steps: K_u, those of the first moments; 3 K_x unless given.
         second_steps: K_v, those of the second moments; 6 K_x unless given.
 
-    Returns: the algorithm. The optimizer must be Adam, AdamW or such: one with `betas`.
+    Returns: the algorithm. The optimizer must be Adam, AdamW or such: one with `betas`. Where a worker has
+        seen no gradient that others have, as of pixels of the task digits, u is averaged before v, and
+        `u / (sqrt(v) + eps)` leaves all bounds with Adam's eps of 1e-8: take an eps of 1e-3, or
+        `second_steps` equal to `first_steps`.
 
     Example:
         >>> import torch
@@ -32,10 +35,10 @@ def des_loc(
     Reference: Iacob et al., "DES-LOC: Desynced Low Communication Adaptive Optimizers for Training Foundation
         Models", arXiv 2505.22549, which recommends 3 K_x and 6 K_x; the default of `steps` is ours.
     """
-    averaged = (
-        (parameters(), steps),
-        (optimizer_state(slots=("exp_avg",)), 3 * steps if first_steps is None else first_steps),
-        (optimizer_state(slots=("exp_avg_sq",)), 6 * steps if second_steps is None else second_steps),
-    )
-    rules = (Rule(trigger=every(steps=n), payload=one, exchange=all_reduce()) for one, n in averaged)
+    averaged = {
+        parameters(): steps,
+        optimizer_state(slots=("exp_avg",)): first_steps or 3 * steps,
+        optimizer_state(slots=("exp_avg_sq",)): second_steps or 6 * steps,
+    }
+    rules = [Rule(trigger=every(steps=n), payload=one, exchange=all_reduce()) for one, n in averaged.items()]
     return Algorithm(tuple(rules), name="des_loc")

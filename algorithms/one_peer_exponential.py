@@ -1,7 +1,7 @@
 """Decentralised SGD over the one-peer exponential graph."""
 
-from relaxcomm import Algorithm, Rule, primitives
-from relaxcomm.primitives import gossip, parameters
+from relaxcomm import Algorithm, Rule
+from relaxcomm.primitives import gossip, one_peer_exponential as one_peer_graph, parameters
 
 
 def one_peer_exponential() -> Algorithm:
@@ -24,5 +24,5 @@ def one_peer_exponential() -> Algorithm:
     Reference: Ying et al., "Exponential Graph is Provably Efficient for Decentralized Deep Training",
         NeurIPS 2021, arXiv 2110.13363.
     """
-    exchange = gossip(topology=primitives.one_peer_exponential())
+    exchange = gossip(topology=one_peer_graph())
     return Algorithm((Rule(payload=parameters(), exchange=exchange, delay=1),), name="one_peer_exponential")

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import relaxcomm
+from relaxcomm import Rule
+from relaxcomm.primitives import all_reduce, every, parameters
 from tests import references
 from tests.algorithms.test_streaming_diloco import THIRDS, sending
 from tests.engine.harness import assert_histories_agree, in_process, simulated_workers, train
@@ -50,3 +52,10 @@ def test_the_rules_written_out_are_the_same():
 def test_more_parts_than_steps_are_refused():
     with pytest.raises(relaxcomm.CompositionError, match="at most 4 fragments"):
         relaxcomm.config.load({"algorithm": {"name": "local_sgd", "steps": 4, "fragments": 5}})
+
+
+def test_a_rule_that_selects_parameters_is_cut_into_none():
+    rule = Rule(trigger=every(steps=4), payload=parameters(), exchange=all_reduce(), select="head.*")
+    assert rule.in_fragments(1) == (rule,)
+    with pytest.raises(relaxcomm.CompositionError, match="leave its select out"):
+        rule.in_fragments(2)
