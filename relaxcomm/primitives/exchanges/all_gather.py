@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import AllGather
+from relaxcomm.primitives.exchanges.all_reduce import all_reduce
 from relaxcomm.primitives.exchanges.message_rounds import Combining, coded, received
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.messages import ALL_KINDS, MAXIMUM, Message
@@ -31,22 +33,8 @@ class all_gather(Exchange):
                  [1.5000, 4.5000]]])
     """
 
-    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
-        accepts=ALL_KINDS | {MAXIMUM},
-        collective=True,
-        same_result=True,
-        operations=1,
-        several_rounds=True,
-        returns="mean",
-        topology="complete",
-        needs_fixed_graph=False,
-        follows_parameters=False,
-        memory="none",
-        takes_divided=False,
-        applies_outer=False,
-        slots={},
-        coding="whole",
-        service={},
+    facts: ClassVar[ExchangeFacts] = replace(
+        all_reduce.facts, accepts=ALL_KINDS | {MAXIMUM}, takes_divided=False
     )
 
     def takes_difference(self, compressor: Compressor, tensor: Tensor) -> bool:

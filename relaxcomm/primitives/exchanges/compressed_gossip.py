@@ -94,9 +94,6 @@ class PublicCopyGossip(OverGraph):
     def _move(self, x: Tensor, public: Tensor, disagreement: Tensor) -> None:
         """Make x the new parameters, from public copies that have changed."""
 
-    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return self.without_memory.bytes_sent(message_bytes, world_size, topology)
-
 
 @frozen
 class choco_gossip(PublicCopyGossip):

@@ -57,6 +57,9 @@ class OverGraph(Exchange):
         """Over which it exchanges."""
         return self.topology or configured
 
+    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
+        return self.graph(topology).links(world_size) / world_size * message_bytes
+
 
 @frozen
 class gossip(OverGraph):
@@ -106,6 +109,3 @@ class gossip(OverGraph):
             cx, self.graph(cx.topology), compressor.encode_decode(cx, tensor, state, keep_sent=False)
         )
         return result
-
-    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return self.graph(topology).links(world_size) / world_size * message_bytes

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import Neighbors, Operation, Received
+from relaxcomm.primitives.exchanges.gossip import gossip
 from relaxcomm.primitives.exchanges.message_rounds import Combining, coded
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
-from relaxcomm.tensors.messages import DENSE, Dense, Message
+from relaxcomm.tensors.messages import Dense, Message
 from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.shards import shard_sizes
 from relaxcomm.topology import Topology
@@ -35,23 +36,7 @@ class group_all_reduce(Exchange):
         tensor([[2., 2., 7., 7.]])
     """
 
-    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
-        accepts=frozenset({DENSE}),
-        collective=True,
-        same_result=False,
-        operations=2,
-        several_rounds=True,
-        returns="mean",
-        topology="groups",
-        needs_fixed_graph=False,
-        follows_parameters=False,
-        memory="none",
-        takes_divided=False,
-        applies_outer=False,
-        slots={},
-        coding="whole",
-        service={},
-    )
+    facts: ClassVar[ExchangeFacts] = replace(gossip.facts, operations=2, topology="groups")
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         groups = _Groups.of(cx)

@@ -86,7 +86,7 @@ class push_sum(OverGraph):
         return state[_SUM] - _quotient(state)
 
     def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return self.graph(topology).links(world_size) / world_size * (message_bytes + _WEIGHT_BYTES)
+        return super().bytes_sent(message_bytes + _WEIGHT_BYTES, world_size, topology)
 
 
 def _quotient(state: State) -> Tensor:

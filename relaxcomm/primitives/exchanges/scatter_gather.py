@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -14,6 +15,7 @@ from relaxcomm.network.operations import AllGather, AllToAll
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.primitives.compressors.error_feedback import error_feedback
+from relaxcomm.primitives.exchanges.all_gather import all_gather
 from relaxcomm.primitives.exchanges.message_rounds import received
 from relaxcomm.primitives.exchanges.sharded_exchange import ShardedExchange
 from relaxcomm.roles import Coding, Compressor, Context, ExchangeFacts, Exchanging, State
@@ -57,22 +59,8 @@ class scatter_gather(ShardedExchange):
 
     server_feedback: bool = False
 
-    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
-        accepts=ALL_KINDS,
-        collective=True,
-        same_result=True,
-        operations=2,
-        several_rounds=False,
-        returns="mean",
-        topology="complete",
-        needs_fixed_graph=False,
-        follows_parameters=False,
-        memory="none",
-        takes_divided=False,
-        applies_outer=False,
-        slots={},
-        coding="parts and mean",
-        service={},
+    facts: ClassVar[ExchangeFacts] = replace(
+        all_gather.facts, accepts=ALL_KINDS, operations=2, several_rounds=False, coding="parts and mean"
     )
 
     def keeps_residuals(self, compressor: Compressor) -> bool:

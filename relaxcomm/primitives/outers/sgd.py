@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Fraction, Rate, frozen
+from relaxcomm.primitives.outers.average import average
 from relaxcomm.roles import Context, Outer, OuterFacts, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.buckets import Bucket
@@ -36,15 +38,8 @@ class sgd(Outer):
     lr: Rate
     momentum: Fraction = 0.0
 
-    facts: ClassVar[OuterFacts] = OuterFacts(
-        moves_model=True,
-        averages=False,
-        needs_base=True,
-        needs_learning_rate=False,
-        needs_momentum=False,
-        returns_direction=False,
-        measures=False,
-        slots={_MOMENTUM: "equal"},
+    facts: ClassVar[OuterFacts] = replace(
+        average.facts, averages=False, needs_base=True, slots={_MOMENTUM: "equal"}
     )
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
