@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
+from itertools import permutations, product
 
 from relaxcomm.composition.legality.later_rules import check_bases
 from relaxcomm.composition.rule_parts import RuleParts
@@ -29,13 +30,12 @@ def check_rules(rules: Sequence[RuleParts]) -> None:
         )
     alone = [rule for rule in rules if not rule.exchange.facts.collective]
     together = [rule for rule in rules if rule.exchange.facts.collective]
-    for one in alone:
-        for other in together:
-            if _meet(one, other):
-                raise CompositionError(
-                    f"{one!r} lets every worker go on alone, but {other!r} has all wait for each other; give "
-                    "them disjoint active ranges, or use one kind of exchange"
-                )
+    for one, other in product(alone, together):
+        if _meet(one, other):
+            raise CompositionError(
+                f"{one!r} lets every worker go on alone, but {other!r} has all wait for each other; give "
+                "them disjoint active ranges, or use one kind of exchange"
+            )
     _check_quorums(rules)
     _check_rounds(rules)
     check_together([rule for rule in rules if rule.select is None], "all parameters")
@@ -87,24 +87,8 @@ def check_controllers(controllers: Sequence[Controller], rules: Sequence[RulePar
             raise CompositionError(
                 f"{controller!r} watches rule {controller.rule}, but there are {len(rules)}, counted from 0"
             )
-        if controller.facts.needs_local and rules[controller.rule].payload.facts.site != "backward":
-            raise CompositionError(
-                f"{controller!r} compares each worker's own gradient with the mean, so it cannot watch "
-                f"{rules[controller.rule]!r}; let it watch a rule of gradients(), with the outer observe() "
-                "if they are not to be applied"
-            )
-        compressor, exchange = rules[controller.rule].compressor, rules[controller.rule].exchange
-        if controller.facts.needs_local and exchange.facts.returns == "robust mean":
-            raise CompositionError(
-                f"{controller!r} compares each worker's own gradient with the mean, which {exchange!r} does "
-                "not return; use the exchange all_reduce() or all_gather()"
-            )
-        cuts = min(compressor.facts.clip, compressor.facts.max_norm)
-        if controller.facts.needs_local and not (compressor.facts.unbiased and math.isinf(cuts)):
-            raise CompositionError(
-                f"{controller!r} reads the mean gradient's size from what is exchanged, which {compressor!r} "
-                "shortens; take one that is unbiased, such as identity() or count_sketch(size=1024)"
-            )
+        if controller.facts.needs_local:
+            _check_comparing(controller, rules[controller.rule])
     _check_values(controllers, rules)
     for index, rule in enumerate(rules):
         if not rule.outer.facts.moves_model and all(controller.rule != index for controller in controllers):
@@ -112,6 +96,28 @@ def check_controllers(controllers: Sequence[Controller], rules: Sequence[RulePar
                 f"{rule!r} moves nothing and no controller watches it; give a controller rule={index}, or "
                 "choose another outer"
             )
+
+
+def _check_comparing(controller: Controller, rule: RuleParts) -> None:
+    """Refuse a rule in which a worker's own gradient cannot be compared with the mean."""
+    compares = f"{controller!r} compares each worker's own gradient with the mean"
+    if rule.payload.facts.site != "backward":
+        raise CompositionError(
+            f"{compares}, so it cannot watch {rule!r}; let it watch a rule of gradients(), with the outer "
+            "observe() if they are not to be applied"
+        )
+    if rule.exchange.facts.returns == "robust mean":
+        raise CompositionError(
+            f"{compares}, which {rule.exchange!r} does not return; use the exchange all_reduce() or "
+            "all_gather()"
+        )
+    coded = rule.compressor.facts
+    if not (coded.unbiased and math.isinf(min(coded.clip, coded.max_norm))):
+        raise CompositionError(
+            f"{controller!r} reads the mean gradient's size from what is exchanged, which "
+            f"{rule.compressor!r} shortens; take one that is unbiased, such as identity() or "
+            "count_sketch(size=1024)"
+        )
 
 
 def _check_values(controllers: Sequence[Controller], rules: Sequence[RuleParts]) -> None:
@@ -164,13 +170,12 @@ def check_together(rules: Sequence[RuleParts], name: str) -> None:
     Raises: CompositionError, naming the two rules.
     """
     at_backward = [rule for rule in rules if rule.payload.facts.site == "backward"]
-    for one in at_backward:
-        for other in at_backward:
-            if one is not other and one.delay and _meet(one, other):
-                raise CompositionError(
-                    f"{one!r} replaces gradients of {name} by late ones that {other!r} also exchanges; give "
-                    "them disjoint active ranges or selects, or delay 0"
-                )
+    for one, other in permutations(at_backward, 2):
+        if one.delay and _meet(one, other):
+            raise CompositionError(
+                f"{one!r} replaces gradients of {name} by late ones that {other!r} also exchanges; give "
+                "them disjoint active ranges or selects, or delay 0"
+            )
 
 
 def _warn_of_drift(rules: Sequence[RuleParts]) -> None:
