@@ -1,4 +1,4 @@
-"""Small numbers on which all ranks decide together: added up over the ranks, one message for all of them.
+"""Small numbers on which all ranks decide together: added up over the ranks, on a host in one message.
 
 Where replicas are sharded, all ranks are those of all shards: what they decide holds for whole replicas.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from relaxcomm.network.operations import Agree, Label, Reduction
+from relaxcomm.network.operations import Agree, AllReduce, Label
 from relaxcomm.network.transport import Pending
 from relaxcomm.step.world import World, flag_of, tensor_of
 
@@ -40,7 +40,7 @@ class Answer:
     begin: int
 
     def read(self) -> Tensor:
-        """`[k]`; waits for the message if it has not come."""
+        """`[k]`; waits for the message if it has not come: of numbers on a GPU it waits, and not the host."""
         return self.message.wait()[self.begin : self.begin + len(self.numbers)]
 
 
@@ -63,6 +63,14 @@ class Agreements:
         self._asked.append((name, answer))
         return answer
 
+    def ask_where_it_lies(self, name: str, numbers: Tensor, step: int) -> Answer:
+        """The same, but numbers on a GPU stay there, whose host must not wait: they go at once, alone."""
+        if numbers.device.type != "cuda":
+            return self.ask(name, numbers)
+        label = Label(step, name)
+        operation = AllReduce(self._world.over_shards(numbers, label), "sum")
+        return Answer(numbers, _Message(self._world, self._world.issue(operation, label)), 0)
+
     def send(self, step: int) -> None:
         """Issue one message for all that was asked since the last one; none if nothing was."""
         if not self._asked:
@@ -75,10 +83,10 @@ class Agreements:
         self._message.pending = self._world.issue(Agree(numbers, "sum"), label)
         self._asked, self._message = [], _Message(self._world)
 
-    def decide(self, name: str, numbers: Tensor, step: int, reduction: Reduction = "max") -> Tensor:
-        """Combine numbers at once, in a message of their own."""
+    def decide(self, name: str, numbers: Tensor, step: int) -> Tensor:
+        """The largest numbers of all ranks, at once, in a message of their own."""
         label = Label(step, name)
-        return self._world.run(Agree(self._world.over_shards(numbers, label, reduction), reduction), label)
+        return self._world.run(Agree(self._world.over_shards(numbers, label, "max"), "max"), label)
 
     def any(self, bad: bool, name: str, step: int) -> bool:
         """Whether something is so on any rank."""

@@ -8,7 +8,6 @@ from typing import Any
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.backward_errors import second_backward_error, taken_away_error
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.device_flags import DeviceAnswer
 from relaxcomm.step.flight import Pipeline, land_all
 from relaxcomm.step.gradient_finiteness import GradientFiniteness
 from relaxcomm.step.gradient_transfers import GradientTransfers
@@ -222,7 +221,7 @@ class Backward:
                 if (name := self.buckets[index].bucket.names[in_bucket]) not in missing:
                     raise taken_away_error(name)
 
-    def _ask(self) -> Answer | DeviceAnswer | None:
+    def _ask(self) -> Answer | None:
         """Send what the ranks decide together; whether all results are finite, where that is asked."""
         finite = self._finiteness.ask(self.buckets)
         self._bound.controllers.ask(self._bound.context)

@@ -10,46 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relaxcomm.network.operations import AllReduce, Label
-from relaxcomm.network.transport import Pending
 from relaxcomm.replica.replica import Replica
-from relaxcomm.step.finite import NOT_FINITE, non_finite_error
-from relaxcomm.step.world import World, tensor_of
+from relaxcomm.step.finite import non_finite_error
+from relaxcomm.step.world import World
 from relaxcomm.tensors.finiteness import finite_flags
 
 _LATE_STEPS = 2
 _SO = f"its result was left out, which is seen up to {_LATE_STEPS} steps late, so that the host never waits"
-
-
-class DeviceAnswer:
-    """The sum over all ranks of numbers that stay on their device.
-
-    Args:
-        world: the ranks.
-        pending: on its way.
-    """
-
-    def __init__(self, world: World, pending: Pending) -> None:
-        self._world, self._pending = world, pending
-
-    @classmethod
-    def ask(cls, world: World, name: str, numbers: Tensor, step: int) -> DeviceAnswer:
-        """Send this rank's numbers (`[k]`), in a message of their own."""
-        label = Label(step, name)
-        return cls(world, world.issue(AllReduce(world.over_shards(numbers, label), "sum"), label))
-
-    @classmethod
-    def ask_finite(cls, world: World, finite: Tensor, step: int) -> DeviceAnswer:
-        """Ask whether what each rank has is finite, as its own flag says, a scalar."""
-        return cls.ask(world, NOT_FINITE, (~finite).float().view(1), step)
-
-    def read(self) -> Tensor:
-        """`[k]`; the device waits for it, and not the host."""
-        return tensor_of(self._world.receive(self._pending))
-
-    def is_zero(self) -> Tensor:
-        """Whether all sums are 0, a scalar: no rank has said that something is not finite."""
-        return (self.read() == 0).all()
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ from torch import Tensor
 from relaxcomm.network.transport import Membership
 from relaxcomm.roles import is_buffer
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.device_flags import DeviceAnswer
 from relaxcomm.step.kept_slots import Slots
 from relaxcomm.step.plan import Task
 from relaxcomm.step.state import RuleState
@@ -151,19 +150,16 @@ def _is_agreed_on(bound: Bound, task: Task) -> bool:
 
 def _agree(bound: Bound, asked: Sequence[tuple[Task, Tensor]]) -> list[AtRest]:
     moving, world = torch.cat([_moved(task.bucket, delta) for task, delta in asked]), bound.world
-    on_gpu = moving.device.type == "cuda"
-    if not (on_gpu or world.is_sharded) and moving.all():
+    if not (moving.device.type == "cuda" or world.is_sharded) and moving.all():
         return [()] * len(asked)
     trained = [item.parameter.requires_grad for task, _ in asked for item in task.bucket.items]
     moving = moving + on_device(torch.tensor(trained, dtype=moving.dtype), moving.device)
-    if on_gpu:
-        moving = DeviceAnswer.ask(world, _AT_REST, moving, bound.common_step).read()
-    else:
-        moving = bound.agreements.decide(_AT_REST, moving, bound.common_step, "sum")
+    total = bound.agreements.ask_where_it_lies(_AT_REST, moving, bound.common_step)
+    bound.agreements.send(bound.common_step)
     sizes = [len(task.bucket.items) for task, _ in asked]
     return [
         [(index, rests[index]) for index in _frozen(task.bucket)]
-        for (task, _), rests in zip(asked, torch.split(moving == 0, sizes), strict=True)
+        for (task, _), rests in zip(asked, torch.split(total.read() == 0, sizes), strict=True)
     ]
 
 

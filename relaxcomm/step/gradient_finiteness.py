@@ -11,7 +11,6 @@ from torch import Tensor
 from relaxcomm.errors import NonFiniteError
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.device_flags import DeviceAnswer
 from relaxcomm.step.finite import GRADIENT, NOT_FINITE, non_finite_error, spoilt
 from relaxcomm.step.gradient_transfers import GradientTransfers
 from relaxcomm.step.world import flag_of
@@ -31,19 +30,17 @@ class GradientFiniteness:
         self._bound = bound
         self._on_gpu = bound.replica.device.type == "cuda"
 
-    def ask(self, buckets: Buckets) -> Answer | DeviceAnswer | None:
+    def ask(self, buckets: Buckets) -> Answer | None:
         """Ask whether results are finite on every rank, where ranks have got different ones, or hold
         different shards.
         """
         differ = any(bucket.ran_apart for bucket in buckets)
         if not (differ or (self._bound.world.is_sharded and any(one.is_guarded for one in buckets))):
             return None
-        if self._on_gpu:
-            return DeviceAnswer.ask_finite(self._bound.world, _are_finite(buckets), self._bound.clock.step)
-        is_bad = any(bucket.bad_results() for bucket in buckets)
-        return self._bound.agreements.ask(NOT_FINITE, flag_of(is_bad))
+        is_bad = ~_are_finite(buckets) if self._on_gpu else any(one.bad_results() for one in buckets)
+        return self._bound.agreements.ask_where_it_lies(NOT_FINITE, flag_of(is_bad), self._bound.clock.step)
 
-    def commit(self, buckets: Buckets, others: Answer | DeviceAnswer | None) -> None:
+    def commit(self, buckets: Buckets, others: Answer | None) -> None:
         """Keep state only if all is finite; without a scaler a gradient that is not is an error.
 
         Args:
@@ -62,11 +59,11 @@ class GradientFiniteness:
         if not good and self._bound.replica.scaler is None:
             raise self._error(buckets, bad)
 
-    def _commit_on_gpu(self, buckets: Buckets, others: Answer | DeviceAnswer | None) -> None:
+    def _commit_on_gpu(self, buckets: Buckets, others: Answer | None) -> None:
         guarded = [bucket for bucket in buckets if bucket.guarded_results()]
         good: bool | Tensor = True
-        if isinstance(others, DeviceAnswer):
-            good = others.is_zero()
+        if others is not None:
+            good = (others.read() == 0).all()
         elif guarded:
             good = _are_finite(guarded)
         for bucket in buckets:

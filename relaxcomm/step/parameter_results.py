@@ -15,7 +15,7 @@ from relaxcomm.primitives.payloads.optimizer_state import optimizer_state
 from relaxcomm.roles.returned import added
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.device_flags import DeviceAnswer, PutIn
+from relaxcomm.step.device_flags import PutIn
 from relaxcomm.step.finite import NOT_FINITE, local_error, named, non_finite_error, spoilt
 from relaxcomm.step.flight import land_all
 from relaxcomm.step.frozen_since import agree_on_rest
@@ -37,7 +37,7 @@ class Sent:
     """
 
     transfers: Sequence[Transfer]
-    others: Answer | DeviceAnswer | None = None
+    others: Answer | None = None
 
     def split(self, step: int, arrived: Collection[Transfer]) -> tuple[Sent, Sent]:
         """The results that are applied in a step, as they are due then or have arrived, and the others."""
@@ -88,15 +88,15 @@ def look_at(bound: Bound, task: Task, tensor: Tensor) -> list[str] | PutIn:
     return []
 
 
-def ask_finite(bound: Bound, made: Sequence[Transfer]) -> Answer | DeviceAnswer | None:
+def ask_finite(bound: Bound, made: Sequence[Transfer]) -> Answer | None:
     """Ask whether a rank has put in NaN, beside an exchange that brings ranks different results."""
     task = made[0].task
     if not (task.parts and task.rule.compressor.facts.keeps_finite):
         return None
+    is_bad: bool | Tensor = any(transfer.not_finite for transfer in made)
     if _on_gpu(made[0]):
-        good = torch.cat([one.put_in.good for one in made if one.put_in is not None]).all()
-        return DeviceAnswer.ask_finite(bound.world, good, bound.common_step)
-    answer = bound.agreements.ask(NOT_FINITE, flag_of(any(transfer.not_finite for transfer in made)))
+        is_bad = ~torch.cat([one.put_in.good for one in made if one.put_in is not None]).all()
+    answer = bound.agreements.ask_where_it_lies(NOT_FINITE, flag_of(is_bad), bound.common_step)
     bound.agreements.send(bound.common_step)
     return answer
 
@@ -157,12 +157,13 @@ def _decide_on_gpu(bound: Bound, sent: Sequence[Sent], made: Sequence[Transfer])
         by_type.setdefault(transfer.result.dtype, []).append(transfer.result)
     good = torch.cat([finite_flags(results) for results in by_type.values()]).all()
     for one in sent:
-        if isinstance(one.others, DeviceAnswer):
-            good = good & one.others.is_zero()
+        if one.others is not None:
+            good = good & (one.others.read() == 0).all()
         elif any(transfer.task.parts for transfer in one.transfers):
-            good = DeviceAnswer.ask_finite(bound.world, good, bound.common_step).is_zero()
+            others = bound.agreements.ask_where_it_lies(NOT_FINITE, flag_of(~good), bound.common_step)
+            good = (others.read() == 0).all()
     if bound.world.is_sharded:
-        bad = bound.world.over_shards((~good).float().view(1), Label(bound.common_step, NOT_FINITE))
+        bad = bound.world.over_shards(flag_of(~good), Label(bound.common_step, NOT_FINITE))
         good = (bad == 0).all()
     put_in = [transfer.put_in for transfer in made if transfer.put_in is not None]
     bound.flags.add(good, bound.clock.step, put_in)

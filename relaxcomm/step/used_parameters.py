@@ -11,7 +11,6 @@ from torch import Tensor
 from relaxcomm.network.operations import Label
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.device_flags import DeviceAnswer
 from relaxcomm.step.gradient_transfers import GradientTransfers
 
 _USED, _SENT = "used parameters", "parameters with a residual"
@@ -27,7 +26,7 @@ class UsedParameters:
 
     def __init__(self, bound: Bound) -> None:
         self._bound = bound
-        self._asked: Answer | DeviceAnswer | None = None
+        self._asked: Answer | None = None
 
     def ask(self, buckets: Sequence[GradientTransfers]) -> None:
         """Ask which parameters any rank has used or trains, unless messages say it; it goes beside them."""
@@ -35,11 +34,9 @@ class UsedParameters:
         if all(bucket.firing.carries_flags and not bucket.awaits_first for bucket in buckets):
             return
         flags = torch.cat([(one.buffer.flags != 0) + _TRAINED * one.trained for one in buckets])
-        if self._bound.replica.device.type == "cuda":  # where only who lacks a gradient waits for it
-            self._asked = DeviceAnswer.ask(self._bound.world, _USED, flags, self._bound.clock.step)
-        else:
-            self._asked = self._bound.agreements.ask(_USED, flags)
-            self._bound.agreements.send(self._bound.clock.step)
+        # On a GPU only who lacks a gradient waits for it.
+        self._asked = self._bound.agreements.ask_where_it_lies(_USED, flags, self._bound.clock.step)
+        self._bound.agreements.send(self._bound.clock.step)
 
     def expose(self, buckets: Sequence[GradientTransfers]) -> None:
         """The results are there: give a `.grad` to what some rank has used, zeros to what all have frozen."""

@@ -110,8 +110,13 @@ class World:
         return self.transport.gather_all(value, event)
 
 
-def flag_of(so: bool) -> Tensor:
-    """1 or 0 for ranks to add up, `[1]`, of a type that all of them have, whatever their default type."""
+def flag_of(so: bool | Tensor) -> Tensor:
+    """1 or 0 for ranks to add up, `[1]`, of a type that all of them have, whatever their default type.
+
+    What a scalar on a device says stays there.
+    """
+    if isinstance(so, Tensor):
+        return so.to(torch.float32).view(1)
     return torch.tensor([float(so)], dtype=torch.float32)
 
 

@@ -156,13 +156,13 @@ def momentum_of(payload, exchange, **outer):
     ],
 )
 def test_ranks_ask_each_other_only_what_may_rest_for_all_of_them(monkeypatch, algorithm, freezes, asks):
-    asked, decide = [], Agreements.decide
+    asked, ask = [], Agreements.ask_where_it_lies
 
     def noted(self, name, *arguments):
         asked.append(name)
-        return decide(self, name, *arguments)
+        return ask(self, name, *arguments)
 
-    monkeypatch.setattr(Agreements, "decide", noted)
+    monkeypatch.setattr(Agreements, "ask_where_it_lies", noted)
     in_process(frozen_from_the_third_step_on, 3, algorithm, freezes)
     assert ("frozen parameters" in asked) == asks
 
