@@ -70,25 +70,24 @@ def selsync(
         so that a threshold means the same for all of them. From its code: parameters are averaged after
         the optimizer's step, as the paper says, and the norm is that of all gradients.
     """
-    trigger = relative_gradient_change(
-        threshold=threshold,
-        window_steps=window_steps,
-        smoothing=smoothing,
-        agree=agree,
-        vote_delay=vote_delay,
-    )
-    coder = compressor or identity()
-    whole = parameters() if compressor is None else deltas()
-    rule = Rule(
-        trigger=trigger,
-        payload=whole if aggregate == "parameters" else gradients(),
-        compressor=coder,
-        exchange=exchange_for(coder),
-        delay=delay,
-    )
     if moments and aggregate == "gradients":
         raise CompositionError(
             f"selsync: moments={moments} with aggregate='gradients': workers whose parameters are not "
             "averaged keep moments of their own; use aggregate='parameters', or no moments"
         )
+    coder = compressor or identity()
+    whole = parameters() if compressor is None else deltas()
+    rule = Rule(
+        trigger=relative_gradient_change(
+            threshold=threshold,
+            window_steps=window_steps,
+            smoothing=smoothing,
+            agree=agree,
+            vote_delay=vote_delay,
+        ),
+        payload=whole if aggregate == "parameters" else gradients(),
+        compressor=coder,
+        exchange=exchange_for(coder),
+        delay=delay,
+    )
     return Algorithm(rule.with_moments(moments), name="selsync")
