@@ -153,9 +153,7 @@ def _smaller(items: Sequence[Item]) -> Iterator[Item]:
         yield Item(item.name, torch.zeros(shape, dtype=item.tensor.dtype))
 
 
-def _in_place(
-    algorithm: Algorithm, items: Sequence[Item], bucket_bytes: int, world_size: int
-) -> set[str]:
+def _in_place(algorithm: Algorithm, items: Sequence[Item], bucket_bytes: int, world_size: int) -> set[str]:
     """The parameters whose gradients are exchanged where autograd has put them, each in its own bucket."""
     large = {item.name for item in items if stays_in_place(item, algorithm)}
     if not large:
