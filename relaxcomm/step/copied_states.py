@@ -154,14 +154,16 @@ def begin_as(
     Returns: the tensors, which are to be copied from that rank, and names of what cannot be.
     """
     parts = [
-        _Part(f"{key}", states.setdefault(parameter, {}), parameter)
-        for key, parameter, states in states_of(replica, names)
+        _Part(name, states.setdefault(parameter, {}), parameter)
+        for name, parameter, states in states_of(replica, names)
     ]
     parts += _settings(replica) if settings else []
     seen: dict[int, Any] = {}
-    mine = {part.name: part.forms(seen) for part in parts}
-    told = world.gather(mine if world.rank == root else {}, _EVENT)[root]
-    copy = _Copy()
+    is_root = world.rank == root
+    everyone = world.gather({part.name: part.forms(seen) if is_root else {} for part in parts}, _EVENT)
+    told, copy = everyone[root], _Copy()
+    known = {part.name: part for part in parts}
+    parts = [known[name] for name in told if all(name in one for one in everyone)]  # groups may differ
     for part in parts:
         part.take(told[part.name], copy)
     for _, parameter, states in states_of(replica, names):
@@ -183,13 +185,21 @@ def warn_of_left(event: str, left: Iterable[str]) -> None:
 
 
 def _settings(replica: Replica) -> list[_Part]:
-    """The optimizers' defaults, which groups may share, their groups, and what they keep of no parameter."""
+    """The optimizers' defaults, which groups may share, their groups, and what they keep of no parameter.
+
+    Each is named after one of its parameters: ranks may list optimizers and groups in other orders.
+    """
     like, parts = torch.empty(0, device=replica.device), []
+    names = {item.parameter: item.name for item in (*replica.parameters, *replica.frozen)}
     for index, optimizer in enumerate(replica.optimizers):
-        parts.append(_Part(f"{index}.defaults", optimizer.defaults, like, is_group=True))
-        groups = enumerate(optimizer.param_groups)
-        parts += [_Part(f"{index}.group {number}", group, like, is_group=True) for number, group in groups]
-        parts.append(_Part(f"{index}", optimizer.state, like))
+        groups = {
+            min((names[p] for p in group["params"] if p in names), default=f"none, number {number}"): group
+            for number, group in enumerate(optimizer.param_groups)
+        }
+        first = min(groups, default=f"none, number {index}")
+        parts.append(_Part(f"defaults of {first}", optimizer.defaults, like, is_group=True))
+        parts += [_Part(f"group of {name}", group, like, is_group=True) for name, group in groups.items()]
+        parts.append(_Part(f"optimizer of {first}", optimizer.state, like))
     return parts
 
 

@@ -20,8 +20,6 @@ from relaxcomm.step.world import World
 from relaxcomm.tensors.digest import checksum
 from relaxcomm.tensors.items import Item, local
 
-StateKey: TypeAlias = tuple[int, str]
-"""An optimizer and a parameter."""
 Number: TypeAlias = tuple[float, torch.Size, torch.dtype | None, bool]
 """Such as of steps; with its shape and type if it is a tensor, and whether that is on a device."""
 _EVENT = "the average of moments"
@@ -98,11 +96,10 @@ def moments(replica: Replica, world: World, names: Collection[str]) -> list[Mome
             _begin(states[parameter], parameter, theirs)
             farthest = max(theirs, key=lambda one: one.steps)
             _put(states[parameter], farthest.numbers, parameter.device)
-    several = len(replica.optimizers) > 1
     begun = Counter((key, name) for one in told for key, held in one.items() for name in held.moments)
     return [
         Moment(
-            Item(f"{name} of {key[1]}" + several * f" in optimizer {key[0]}", local(value)),
+            Item(f"{name} of {key}", local(value)),
             (key in found and name in found[key].moments) * world.size / begun[key, name],
         )
         for key, parameter, states in states_of(replica, names)
@@ -124,7 +121,7 @@ def without_means(replica: Replica, world: World, names: Collection[str]) -> tup
     size = world.shard.world_size
     alike = [told[shard::size] for shard in range(size)]  # whose moments have the same shapes
     copied = {
-        key[1]
+        key
         for ranks in alike
         for key in {key for one in ranks for key in one}
         if not have_means(one[key] for one in ranks if key in one)
@@ -168,16 +165,23 @@ def fingerprint(optimizers: Iterable[Optimizer], named: Named) -> str | None:
 
 def states_of(
     replica: Replica, names: Collection[str]
-) -> Iterator[tuple[StateKey, Tensor, dict[Any, dict[str, Any]]]]:
-    """Some parameters of each optimizer, with what that holds of all of its own."""
-    for index, optimizer in enumerate(replica.optimizers):
-        stepped = {id(one) for group in optimizer.param_groups for one in group["params"]}
-        for item in replica.parameters:
-            if item.name in names and id(item.parameter) in stepped:
-                yield (index, item.name), item.parameter, optimizer.state
+) -> Iterator[tuple[str, Tensor, dict[Any, dict[str, Any]]]]:
+    """Some parameters by name, with what the one optimizer that steps each holds of all of its own.
+
+    They come in the model's order, which is the same on all ranks: optimizers may list them in others.
+    """
+    holders: dict[Tensor, dict[Any, dict[str, Any]]] = {
+        one: optimizer.state
+        for optimizer in replica.optimizers
+        for group in optimizer.param_groups
+        for one in group["params"]
+    }
+    for item in replica.parameters:
+        if item.name in names and item.parameter in holders:
+            yield item.name, item.parameter, holders[item.parameter]
 
 
-def _held(replica: Replica, names: Collection[str]) -> dict[StateKey, Held]:
+def _held(replica: Replica, names: Collection[str]) -> dict[str, Held]:
     return {
         key: Held.of(state, parameter)
         for key, parameter, states in states_of(replica, names)

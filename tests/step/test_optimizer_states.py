@@ -154,3 +154,45 @@ def test_a_step_that_a_scaler_skipped_on_one_rank():
     for weight, steps in ranks:
         torch.testing.assert_close(weight, ranks[0][0], rtol=0, atol=0)
         assert steps == 10
+
+
+def test_ranks_may_list_optimizers_and_groups_in_other_orders():
+    """Moments and settings are those of the same parameters: shapes would not tell them apart."""
+
+    def rank(group):
+        torch.manual_seed(0)
+        model, data = nn.Sequential(*(nn.Linear(3, 3) for _ in range(3))), torch.Generator()
+        data.manual_seed(group.rank())
+        one, two, three = (
+            {"params": list(layer.parameters()), "lr": 0.1 / n} for n, layer in enumerate(model, 1)
+        )
+        is_odd = group.rank() == 1
+        several = torch.optim.Adam([two, one] if is_odd else [one, two]), torch.optim.Adam([three], lr=0.3)
+        optimizers = several[::-1] if is_odd else several
+        config = {"algorithm": {"name": "local_sgd", "steps": 2}, "bucket_bytes": 48}
+        with attach(model, optimizers, config, process_group=group) as engine:
+            for step in range(6):
+                if step == 4:
+                    own = [several[0].state[model[0].weight]["exp_avg"].clone()]
+                    engine.switch("bsp")
+                    own.append(several[0].state[model[0].weight]["exp_avg"].clone())
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
+                model(torch.randn(8, 3, generator=data)).square().mean().backward()
+                for optimizer in optimizers:
+                    optimizer.step()
+            engine.close(average=False)
+        rates = {
+            p: group["lr"]
+            for optimizer in several
+            for group in optimizer.param_groups
+            for p in group["params"]
+        }
+        return own, [rates[layer.weight] for layer in model], [p.detach().clone() for p in model.parameters()]
+
+    ranks = simulate(rank, 3)
+    mean = torch.stack([own[0] for own, *_ in ranks]).mean(0)
+    for own, rates, parameters in ranks:
+        torch.testing.assert_close(own[1], mean)
+        assert rates == pytest.approx([0.1, 0.05, 0.1 / 3])
+        torch.testing.assert_close(parameters, ranks[0][2], rtol=0, atol=0)
