@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
 
-from torch import nn
+from torch import Tensor, nn
 
 from relaxcomm import errors
 from relaxcomm.config import Config
 from relaxcomm.engine.attached_models import all_attached
 from relaxcomm.errors import CommunicationError, ConfigError, RelaxcommError
 from relaxcomm.network import Transport
+from relaxcomm.replica.buffers import can_be_copied
 from relaxcomm.replica.named_parameters import Named
 
 _Problem: TypeAlias = tuple[str, str] | None
@@ -83,26 +84,36 @@ def compare(
     everyone: Sequence[Mapping[str, str]],
     advice: str = "give every rank the same model and configuration",
 ) -> None:
-    """Raise the same error on every rank if what one has is not what rank 0 has."""
+    """Raise the same error on every rank if what one has, or its order, is not what rank 0 has."""
     first = everyone[0]
     for rank, theirs in enumerate(everyone):
-        if theirs == first:
-            continue
         for key in [*first, *theirs]:
             if first.get(key) != theirs.get(key):
                 raise ConfigError(
                     f"ranks disagree on {key}: rank 0 has {first.get(key, 'none')}, rank {rank} has "
                     f"{theirs.get(key, 'none')}; {advice}"
                 )
+        for place, (ours, other) in enumerate(zip(first, theirs, strict=True)):
+            if ours != other:
+                kind = ours.split()[0]
+                number = sum(key.split()[0] == kind for key in [*first][: place + 1])
+                raise ConfigError(
+                    f"ranks register {kind}s in different orders: number {number} is {ours} on rank 0, and "
+                    f"{other} on rank {rank}; make modules, parameters and buffers in the same order on "
+                    "every rank (sort what is iterated over: a set has another order in each process)"
+                )
 
 
 def digest(facts: Mapping[str, str]) -> str:
-    """Differs where facts do, which of a thousand tensors are 100 kB, times the number of ranks."""
-    return hashlib.sha256(repr(sorted(facts.items())).encode()).hexdigest()
+    """Differs where facts or their order do, which of a thousand tensors are 100 kB, times the ranks."""
+    return hashlib.sha256(repr([*facts.items()]).encode()).hexdigest()
 
 
 def fingerprint(model: nn.Module, named: Named, settings: Config, world_size: int) -> dict[str, str]:
-    """What must be the same on all ranks, as readable text.
+    """What must be the same on all ranks, in this order, as readable text.
+
+    Tensors are told apart by their places: buckets fill in the order of registration. Buffers that are not
+    copied meet no others, and come last, by name.
 
     Args:
         model: that is attached.
@@ -119,9 +130,16 @@ def fingerprint(model: nn.Module, named: Named, settings: Config, world_size: in
     for name, p in named:
         kind = "trainable" if p.requires_grad else "frozen"
         facts[f"parameter {name}"] = f"{list(p.shape)} {p.dtype} strides {list(p.stride())} {kind}"
-    for name, b in model.named_buffers():
-        facts[f"buffer {name}"] = f"{list(b.shape)} {b.dtype}"
+    for name, b in sorted(model.named_buffers(), key=_place):
+        kind = "" if can_be_copied(b) else " sparse or expanded"
+        facts[f"buffer {name}"] = f"{list(b.shape)} {b.dtype}{kind}"
     return facts
+
+
+def _place(named: tuple[str, Tensor]) -> str:
+    """By which buffers that are copied stay in order, and the others follow by name."""
+    name, buffer = named
+    return "" if can_be_copied(buffer) else name
 
 
 def elastic_facts(facts: Mapping[str, str]) -> dict[str, str]:

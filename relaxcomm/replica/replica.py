@@ -231,4 +231,6 @@ class Replica:
         return torch.repeat_interleave(scales, sizes, output_size=bucket.numel)
 
     def _named(self, names: Collection[str]) -> list[Item]:
-        return [Item(name, buffer) for name, buffer in self.model.named_buffers() if name in names]
+        """In the order at attach, the same on all ranks: what is registered anew is last in the model."""
+        held = dict(self.model.named_buffers())
+        return [Item(name, held[name]) for name in self._buffers if name in names and name in held]
