@@ -158,14 +158,17 @@ class Config(Section):
             for rule in algorithm.rules:
                 rule.exchange.check_graph(rule.exchange.topology_override() or self.topology, world_size)
 
+    def fewest(self, world_size: int) -> int:
+        """The least number of so many workers with which to reckon."""
+        membership = self.membership
+        return max(membership.quorum, world_size - _LOSSES) if membership.elastic else world_size
+
     def check_losses(self, world_size: int) -> None:
         """Refuse an elastic run that could not go on when some of its workers are lost, down to its quorum.
 
         Raises: TopologyError.
         """
-        membership = self.membership
-        fewest = max(membership.quorum, world_size - _LOSSES) if membership.elastic else world_size
-        for left in range(world_size - 1, fewest - 1, -1):
+        for left in range(world_size - 1, self.fewest(world_size) - 1, -1):
             try:
                 self.check_world_size(left)
             except TopologyError as error:

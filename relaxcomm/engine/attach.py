@@ -17,17 +17,18 @@ from relaxcomm.config import Config
 from relaxcomm.config.unread_keys import check_quorum, check_workers, warn_of_idle_guard, warn_of_unread
 from relaxcomm.engine import attach_arguments, device_checks, run_warnings
 from relaxcomm.engine.attach_arguments import Given
-from relaxcomm.engine.binding import bind
+from relaxcomm.engine.binding import bind, fitted
 from relaxcomm.engine.connecting import connect
 from relaxcomm.engine.consistency import compare, digest, elastic_facts, fingerprint, sharing_errors
 from relaxcomm.engine.elastic import Elastic, check_elastic
 from relaxcomm.engine.engine import Engine
 from relaxcomm.engine.joining import join
 from relaxcomm.engine.metering import Metering
+from relaxcomm.engine.model_checks import check_buckets
 from relaxcomm.engine.session import Session
 from relaxcomm.errors import RelaxcommError
 from relaxcomm.network import InProcessGroup, TorchTransport, Transport, elastic_store
-from relaxcomm.replica.named_parameters import named_parameters
+from relaxcomm.replica.named_parameters import named_parameters, trainable
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.sharding import place_shards
 from relaxcomm.step import optimizer_states, replicas
@@ -126,6 +127,9 @@ def _agree(transport: Transport, given: Given) -> dict[str, str]:
         check_workers(settings, size)
         settings.check_world_size(size)
         settings.check_losses(size)
+        items = trainable(named)
+        for one in settings.algorithms:
+            check_buckets(items, fitted(items, one), settings, size)
         facts = fingerprint(given.model, named, settings, size)
         check_quorum(settings, size)
         if settings.membership.elastic:

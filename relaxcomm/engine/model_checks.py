@@ -10,6 +10,7 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.config import Config
 from relaxcomm.errors import CompositionError, UsageError
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.outers.average import average
@@ -18,7 +19,9 @@ from relaxcomm.primitives.outers.slowmo import slowmo
 from relaxcomm.replica.named_parameters import Named, check_stepped_once, trainable
 from relaxcomm.replica.sharding import is_sharded_model
 from relaxcomm.roles import VotingTrigger
+from relaxcomm.step.bucket_filling import fill_buckets
 from relaxcomm.system.torch_classes import derives_from
+from relaxcomm.tensors.items import Item
 
 _LINEAR = (average, sgd, nesterov, slowmo)
 """Outers that take complex numbers as they are."""
@@ -74,6 +77,28 @@ def check_model(
                 f"{algorithm!r} acts around optimizer steps, but optimizer is None; pass it, or use an "
                 "algorithm of gradients without delay, such as bsp"
             )
+
+
+def check_buckets(
+    parameters: Sequence[Item],
+    algorithm: Algorithm,
+    settings: Config,
+    world_size: int,
+    order: Sequence[str] | None = None,
+) -> None:
+    """Refuse a bucket of more entries than a rule's compressor takes, also with as few ranks as may be left.
+
+    Args:
+        parameters: that are trained.
+        algorithm: for this model, see `fitted`.
+        settings: of the run.
+        world_size: number of ranks now.
+        order: names of the parameters, as they will go into buckets; by default as they were registered.
+
+    Raises: CompositionError.
+    """
+    names = [item.name for item in parameters] if order is None else order
+    fill_buckets(parameters, names, algorithm, settings.bucket_bytes, settings.fewest(world_size))
 
 
 def _check_optimizers(named: Named, optimizers: Sequence[Optimizer], algorithm: Algorithm) -> None:

@@ -17,7 +17,7 @@ from relaxcomm.engine.binding import fitted
 from relaxcomm.engine.carry_over import Kept, carried_over
 from relaxcomm.engine.consistency import compare, sharing_errors
 from relaxcomm.engine.loop import Loop
-from relaxcomm.engine.model_checks import check_model, check_switchable
+from relaxcomm.engine.model_checks import check_buckets, check_model, check_switchable
 from relaxcomm.errors import CompositionWarning, ConfigError, UsageError
 from relaxcomm.replica.fused_optimizers import lay_out_as_parameters
 from relaxcomm.replica.named_parameters import named_parameters
@@ -57,6 +57,8 @@ def choose(bound: Bound, settings: Config, algorithm: object, residuals: Residua
         replica.check_parameters()
         replica.check_frozen()
         check_model(replica.model, named_parameters(replica.model), replica.optimizers, following)
+        order = bound.order if following.at("backward") else None  # as `follow` lays out
+        check_buckets(replica.parameters, following, settings, world_size, order)
         for one in (bound.algorithm, following):
             check_switchable(one)
         told.mine = f"{following!r}, residuals={residuals}", graphs
@@ -115,7 +117,7 @@ def follow(old: Bound, algorithm: Algorithm, residuals: Residuals, *, from_start
         replicas.equalise(old, moments=algorithm.kept_equal(names, 0))
     new = Bound(algorithm, old.replica, old.world, old.norms)
     if old.plan.buckets is not None and new.plan.buckets is None:
-        new.lay_out([name for bucket in old.plan.buckets for name in bucket.names])
+        new.lay_out(old.order)
     if goes_on:
         new.clock.set(old.clock.step)
         _move(old, new, "payload")

@@ -47,14 +47,13 @@ class Bound:
         self.clock = Clock(replica, world, values, self.votes.decided)
         self.uncompressed_bytes = 0
         """What BSP in full precision sends in a step."""
-        registered = [item.name for item in replica.parameters]
-        names = self._filled(registered)
-        if not algorithm.at("backward"):  # which says in what order; what fits in no bucket is refused now
-            self.lay_out_as(names)
+        if not algorithm.at("backward"):  # which says in what order
+            self.lay_out([item.name for item in replica.parameters])
 
     def lay_out(self, order: Sequence[str]) -> None:
         """Build the buckets in an order that all ranks have agreed on, and the state of every rule."""
-        self.lay_out_as(self._filled(order))
+        replica, size = self.replica, self.world.size
+        self.lay_out_as(fill_buckets(replica.parameters, order, self.algorithm, replica.bucket_bytes, size))
 
     def lay_out_as(
         self, names: Sequence[Sequence[str]], strides: Sequence[Sequence[Strides]] | None = None
@@ -76,6 +75,14 @@ class Bound:
     def context(self, index: int) -> Context:
         """What the primitives of a rule may know now, by its index."""
         return self.clock.context(self.algorithm.rules[index])
+
+    @property
+    def order(self) -> list[str]:
+        """Names of the parameters as they lie in buckets, before there are any as they were registered."""
+        buckets = self.plan.buckets
+        if buckets is None:
+            return [item.name for item in self.replica.parameters]
+        return [name for bucket in buckets for name in bucket.names]
 
     @property
     def replicas_may_differ(self) -> bool:
@@ -120,8 +127,3 @@ class Bound:
     def common_step(self) -> int:
         """The step that labels what all ranks do together; 0 where each has a clock of its own."""
         return self.clock.step if self.plan.keeps_step else 0
-
-    def _filled(self, order: Sequence[str]) -> list[tuple[str, ...]]:
-        """Names of the parameters of each bucket, filled in this order."""
-        replica = self.replica
-        return fill_buckets(replica.parameters, order, self.algorithm, replica.bucket_bytes, self.world.size)

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from relaxcomm import Algorithm, CompositionError, Rule
+from relaxcomm.config import load
 from relaxcomm.config.grammar import parse_algorithm
+from relaxcomm.engine.model_checks import check_buckets
 from relaxcomm.primitives import (
     adaptive_top_k,
     all_gather,
@@ -107,7 +109,41 @@ def test_attach_refuses_them_on_every_rank(payload, monkeypatch):
     def rank(world):
         model = torch.nn.Linear(5, 2)  # of 12 entries
         algorithm = Algorithm((replace(rule_of(error_feedback(top_k(density=0.5))), payload=payload),))
+        before = model.weight.detach().clone()
         with pytest.raises(CompositionError, match=r"at most 10 entries at once, .* has 12"):
             world.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), {"algorithm": algorithm})
+        assert torch.equal(model.weight, before)
 
     in_process(rank, 3)
+
+
+@pytest.mark.parametrize("payload", [gradients(), deltas()], ids=str)
+def test_a_switch_to_them_changes_nothing(payload, monkeypatch):
+    """The engine goes on with the algorithm that it has."""
+    monkeypatch.setattr(sparsifier, "MOST_PLACES", 10)
+
+    def rank(world):
+        model = torch.nn.Linear(5, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        large = Algorithm((replace(rule_of(error_feedback(top_k(density=0.5))), payload=payload),))
+        with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
+            for step in range(4):
+                if step == 2:
+                    with pytest.raises(CompositionError, match="at most 10 entries at once"):
+                        engine.switch(large)
+                model(torch.full((1, 5), 1.0 + world.rank)).sum().backward()
+                optimizer.step()
+        return engine.statistics["synchronisations"], model.weight.tolist()
+
+    first, *others = in_process(rank, 3)
+    assert first[0] == 4
+    assert all(other == first for other in others)
+
+
+def test_an_elastic_run_counts_with_the_fewest_ranks_that_may_be_left():
+    rule = rule_of(error_feedback(top_k(density=0.01)), scatter_gather(server_feedback=True))
+    algorithm, items = Algorithm((rule,)), [Item("0", torch.empty(3 * MOST_PLACES, device="meta"))]
+    check_buckets(items, algorithm, load({"algorithm": algorithm}), 3)
+    elastic = load({"algorithm": algorithm, "membership": {"elastic": True, "quorum": 2}})
+    with pytest.raises(CompositionError, match="each of the 2 parts"):
+        check_buckets(items, algorithm, elastic, 3)
