@@ -6,7 +6,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import _GeneratorContextManager
 from functools import wraps
+from inspect import GEN_CREATED, getgeneratorstate
 from typing import Any, ParamSpec, TypeVar
+
+from relaxcomm.errors import UsageError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,25 +22,33 @@ class WithBlock(_GeneratorContextManager[None]):
 
     def __init__(self, method: Callable[..., Iterator[None]], args: Any, kwargs: Any) -> None:
         super().__init__(method, args, kwargs)  # type: ignore[arg-type]  # contextlib, too, takes any iterator
-        self._is_used = False
+        self._is_used, self._call = False, method.__name__
 
     def __enter__(self) -> None:
-        self._is_used = True
+        self._use()
         return super().__enter__()
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:  # type: ignore[override]
         """Do it whenever a function runs that is decorated with this."""
-        self._is_used = True
+        self._use()
         return super().__call__(function)
 
     def __del__(self) -> None:
         if not self._is_used:
-            call = self.func.__name__
             warnings.warn(
-                f"{call}() without `with` does nothing: write `with engine.{call}():`",
+                f"{self._call}() without `with` does nothing: write `with engine.{self._call}():`",
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+    def _use(self) -> None:
+        """Refuse what was entered before, as `contextlib.contextmanager` is for one use."""
+        if getgeneratorstate(self.gen) != GEN_CREATED:
+            raise UsageError(
+                f"this {self._call}() was entered before, and lasts for one `with` block; call it anew for each: "
+                f"`with engine.{self._call}():`"
+            )
+        self._is_used = True
 
 
 def with_block(method: Callable[P, Iterator[None]]) -> Callable[P, WithBlock]:

@@ -55,3 +55,14 @@ def test_a_function_may_be_decorated():
         assert engine._session.loop._unsynchronised
         assert not engine.statistics["synchronisations"]
         assert torch.equal(model.weight.grad, torch.full((1, 2), 2.0))
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_each_block_needs_a_call_of_its_own(call):
+    with relaxcomm.attach(torch.nn.Linear(2, 1), None, "bsp") as engine:
+        block = getattr(engine, call)()
+        with block, pytest.raises(relaxcomm.UsageError, match=rf"this {call}\(\) was entered before"), block:
+            pass
+        for use in (block.__enter__, lambda: block(print)):
+            with pytest.raises(relaxcomm.UsageError, match=f"call it anew for each: `with engine.{call}"):
+                use()
