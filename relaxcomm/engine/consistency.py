@@ -131,8 +131,8 @@ def fingerprint(model: nn.Module, named: Named, settings: Config, world_size: in
         kind = "trainable" if p.requires_grad else "frozen"
         facts[f"parameter {name}"] = f"{list(p.shape)} {p.dtype} strides {list(p.stride())} {kind}"
     for name, b in sorted(model.named_buffers(), key=_place):
-        kind = "" if can_be_copied(b) else " sparse or expanded"
-        facts[f"buffer {name}"] = f"{list(b.shape)} {b.dtype}{kind}"
+        shape = list(b.shape) if can_be_copied(b) else "what is not copied, of"
+        facts[f"buffer {name}"] = f"{shape} {b.dtype}"
     return facts
 
 

@@ -16,6 +16,7 @@ from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.outers.average import average
 from relaxcomm.primitives.outers.sgd import nesterov, sgd
 from relaxcomm.primitives.outers.slowmo import slowmo
+from relaxcomm.replica.buffers import can_be_copied
 from relaxcomm.replica.named_parameters import Named, check_stepped_once, trainable
 from relaxcomm.replica.sharding import is_sharded_model
 from relaxcomm.roles import VotingTrigger
@@ -28,7 +29,7 @@ _LINEAR = (average, sgd, nesterov, slowmo)
 
 
 def check_initialised(model: nn.Module, named: Named) -> None:
-    """Refuse parameters and buffers that have no values, or wait for the first batch to have a shape."""
+    """Refuse parameters and buffers without values or a shape yet, and parameters without plain entries."""
     for name, tensor in (*named, *model.named_buffers()):
         if is_lazy(tensor):
             raise CompositionError(
@@ -39,6 +40,13 @@ def check_initialised(model: nn.Module, named: Named) -> None:
             raise CompositionError(
                 f"{name} is on the meta device, which keeps no values; materialise the model with to_empty() "
                 "and load its weights, make the optimizer, and attach then"
+            )
+    for name, p in named:
+        if not can_be_copied(p):
+            raise CompositionError(
+                f"the parameter {name} is sparse, nested, quantised or expanded, and cannot be copied from "
+                "rank to rank as plain entries; make it dense (p.to_dense(), p.dequantize(), p.contiguous()), or "
+                "keep it by register_buffer, which stays on its rank"
             )
 
 

@@ -14,12 +14,13 @@ _FAKE_QUANTIZER = "FakeQuantizeBase"
 _NORM = "_NormBase"
 
 
-def can_be_copied(buffer: Tensor) -> bool:
-    """Whether a buffer has memory of its own for each entry, which a sparse or expanded one has not."""
-    if buffer.layout != torch.strided:
+def can_be_copied(tensor: Tensor) -> bool:
+    """Whether a tensor has memory of its own for each entry, which a sparse, nested or expanded one has not,
+    and its bytes say all, which those of a quantised one do not without its scale."""
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
         return False
     return not any(
-        stride == 0 and size > 1 for stride, size in zip(buffer.stride(), buffer.shape, strict=True)
+        stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
     )
 
 

@@ -214,9 +214,7 @@ def _has_mean(tensor: Tensor) -> bool:
 
 def is_plain(tensor: Tensor) -> bool:
     """Whether a tensor has memory for each entry, and is not made of others, as quantised moments are."""
-    if tensor.is_meta or tensor.is_nested or tensor.is_quantized or hasattr(tensor, "__tensor_flatten__"):
-        return False
-    return can_be_copied(tensor)
+    return can_be_copied(tensor) and not (tensor.is_meta or hasattr(tensor, "__tensor_flatten__"))
 
 
 def _begin(state: dict[str, Any], parameter: Tensor, theirs: Sequence[Held]) -> None:

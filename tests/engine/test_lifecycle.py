@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -241,6 +242,23 @@ def without_memory(world: World):
     world.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), {"algorithm": "bsp"})
 
 
+def frozen(tensor):
+    model = nn.Linear(4, 2)
+    model.register_parameter("odd", nn.Parameter(tensor, requires_grad=False))
+    return model
+
+
+def quantised(world: World):
+    with warnings.catch_warnings(action="ignore"):  # torch is to give them up
+        model = frozen(torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8))
+    world.attach(model, torch.optim.SGD([model.weight], lr=0.1), {"algorithm": LOCAL})
+
+
+def of_one_entry(world: World):
+    model = frozen(torch.ones(1).expand(3))
+    world.attach(model, torch.optim.SGD([model.weight], lr=0.1), {"algorithm": LOCAL})
+
+
 def complex_entries_compared(world: World):
     model = nn.ParameterList([torch.zeros(3, 2, dtype=torch.complex64)])
     world.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), {"algorithm": "topk_sgd"})
@@ -258,6 +276,8 @@ REFUSED = {
     local_without_optimizer: "optimizer",
     lazy: "0.weight has no shape yet",
     without_memory: "weight is on the meta device",
+    quantised: "the parameter odd is sparse, nested, quantised or expanded",
+    of_one_entry: "the parameter odd is sparse, nested, quantised or expanded",
     complex_entries_compared: "torch.view_as_complex",
 }
 
