@@ -45,8 +45,8 @@ class WithBlock(_GeneratorContextManager[None]):
         """Refuse what was entered before, as `contextlib.contextmanager` is for one use."""
         if getgeneratorstate(self.gen) != GEN_CREATED:
             raise UsageError(
-                f"this {self._call}() was entered before, and lasts for one `with` block; call it anew for each: "
-                f"`with engine.{self._call}():`"
+                f"this {self._call}() was entered before, and lasts for one `with` block; call it anew for "
+                f"each: `with engine.{self._call}():`"
             )
         self._is_used = True
 
