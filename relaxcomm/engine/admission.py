@@ -15,6 +15,7 @@ from relaxcomm.network.byte_counters import RECOVERY
 from relaxcomm.network.generations import Generations
 from relaxcomm.network.operations import Agree, Label
 from relaxcomm.network.transport import Pending
+from relaxcomm.replica import sent_optimizers
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.world import World, tensor_of
@@ -98,7 +99,7 @@ def exported_replica(replica: Replica) -> dict[str, Any]:
     """Model, optimizers and scaler."""
     return {
         "model": replica.model.state_dict(),
-        "optimizers": [optimizer.state_dict() for optimizer in replica.optimizers],
+        "optimizers": sent_optimizers.states(replica),
         "scaler": None if replica.scaler is None else replica.scaler.state_dict(),
     }
 
@@ -106,8 +107,7 @@ def exported_replica(replica: Replica) -> dict[str, Any]:
 def restore_replica(replica: Replica, saved: Mapping[str, Any]) -> None:
     """Take over model, optimizers and scaler."""
     replica.model.load_state_dict(saved["model"])
-    for optimizer, state in zip(replica.optimizers, saved["optimizers"], strict=True):
-        optimizer.load_state_dict(state)
+    sent_optimizers.load(replica, saved["optimizers"])
     if replica.scaler is not None:
         replica.scaler.load_state_dict(saved["scaler"])
 

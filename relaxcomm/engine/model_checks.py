@@ -45,7 +45,7 @@ def check_initialised(model: nn.Module, named: Named) -> None:
         if not can_be_copied(p):
             raise CompositionError(
                 f"the parameter {name} is sparse, nested, quantised or expanded, and cannot be copied from "
-                "rank to rank as plain entries; make it dense (p.to_dense(), p.dequantize(), p.contiguous()), "
+                "rank to rank as plain entries; make it dense by to_dense(), dequantize() or contiguous(), "
                 "or keep it by register_buffer, which stays on its rank"
             )
 

@@ -14,6 +14,7 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.network.byte_counters import RECOVERY
 from relaxcomm.network.operations import AllReduce, Broadcast, Label, Neighbors
+from relaxcomm.replica import sent_optimizers
 from relaxcomm.roles.carried import share_of
 from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
@@ -54,7 +55,7 @@ def send_shared(bound: Bound, root: int) -> None:
     }
     if not bound.algorithm.lets_replicas_differ:
         mine["model"] = _kept_equal(replica.model)
-        mine["optimizers"] = [optimizer.state_dict() for optimizer in replica.optimizers]
+        mine["optimizers"] = sent_optimizers.states(replica)
     sent = receive_shared(bound.world, root, mine)
     if bound.world.rank == root:
         return
@@ -64,8 +65,7 @@ def send_shared(bound: Bound, root: int) -> None:
     bound.state.rounds.update(zip(sorted(bound.state.rounds), sent["rounds"], strict=True))
     if "model" in sent:
         replica.model.load_state_dict(sent["model"], strict=False)
-        for optimizer, state in zip(replica.optimizers, sent["optimizers"], strict=True):
-            optimizer.load_state_dict(state)
+        sent_optimizers.load(replica, sent["optimizers"])
 
 
 def receive_shared(world: World, root: int, mine: Any = None) -> Any:
