@@ -77,6 +77,7 @@ class Named(nn.Module):
         ("ba", "cd", "number 1 is parameter a.weight on rank 0, and parameter b.weight on rank 2"),
         ("ab", "dc", "number 1 is buffer c on rank 0, and buffer d on rank 2"),
     ],
+    ids=["parameters", "buffers"],
 )
 def test_every_rank_registers_in_the_same_order(algorithm, layers, buffers, said):
     """Else each would fill its buckets in another one: shapes agree, and tensors would be mixed up."""
