@@ -10,6 +10,7 @@ from torch.optim import Optimizer
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.replica.replica import Replica
+from relaxcomm.replica.sharding import load_held
 
 _Listed: TypeAlias = Sequence[Sequence[str]]
 """Names of the parameters of each group."""
@@ -28,7 +29,7 @@ def load(replica: Replica, sent: Sent) -> None:
     Raises: ConfigError where that has other groups.
     """
     for one in replica.optimizers:
-        one.load_state_dict(_as_listed(_listed(replica, one), sent))
+        load_held(one, _as_listed(_listed(replica, one), sent))
 
 
 def _listed(replica: Replica, optimizer: Optimizer) -> _Listed:

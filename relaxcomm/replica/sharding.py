@@ -118,7 +118,11 @@ def as_held(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_held(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
-    """Load what `held` has made of an optimizer's `state_dict`; names that are of no parameter go through."""
+    """Load what `held` has made of an optimizer's `state_dict`; names that are of no parameter go through.
+
+    Each value keeps its type. torch rounds all but `step` to the parameter's, also a product of numbers that
+    NAdam keeps in float32.
+    """
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     indices = [index for group in saved["param_groups"] for index in group["params"]]
     by_index = dict(zip(indices, parameters, strict=True))
@@ -132,3 +136,9 @@ def load_held(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
         for index, values in saved["state"].items()
     }
     optimizer.load_state_dict({**saved, "state": state})
+    for index, parameter in by_index.items():
+        kept = optimizer.state.get(parameter, {})
+        for name, value in state.get(index, {}).items():
+            now = kept.get(name)
+            if isinstance(value, Tensor) and isinstance(now, Tensor) and now.dtype != value.dtype:
+                kept[name] = value.to(now.device)
