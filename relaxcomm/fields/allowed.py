@@ -24,6 +24,7 @@ _ROLES = {
     "outer": "an outer optimizer",
     "schedule": "a schedule of it: {piecewise: {values: […], steps: […]}}",
 }
+OR_SCHEDULE = f", or {_ROLES['schedule']}"
 _LISTS = (tuple, list, Sequence)
 _MAPPINGS = (dict, Mapping)
 KEY = "[key]"  # which pydantic says where a key is wrong, and not its value
@@ -98,8 +99,10 @@ def _words(hint: Any, outer: Mapping[str, Any] = _NO_LIMITS) -> str:
         return _list(get_origin(hint), get_args(hint), bounds)
     if hint in (int, float):
         return _number(hint, bounds)
+    if hint is str:
+        return _text(bounds)
     if bounds:
-        return _text(hint, bounds)
+        raise _Unknown
     kind, held = get_origin(hint) or hint, get_args(hint)
     if kind in _MAPPINGS and held:
         keys = "" if held[0] is str else f", each key {_words(held[0])}"
@@ -185,12 +188,15 @@ def _number(kind: type, bounds: Mapping[str, Any]) -> str:
     return noun + low + (", and " if low and high else ", " if high else "") + high
 
 
-def _text(kind: Any, bounds: Mapping[str, Any]) -> str:
+def _text(bounds: Mapping[str, Any]) -> str:
     pattern = bounds.get("pattern", ONE_LINE)
-    if kind is not str or pattern != ONE_LINE or bounds.keys() - {"pattern"} != {"min_length", "max_length"}:
+    if pattern != ONE_LINE or bounds.keys() - {"pattern", "min_length", "max_length"}:
         raise _Unknown
     on_one_line = ", without line breaks and other control characters" if "pattern" in bounds else ""
-    return f"text of {bounds['min_length']} to {bounds['max_length']} characters{on_one_line}"
+    fewest, most = bounds.get("min_length", 0), bounds.get("max_length")
+    if most is None:
+        return (f"text of {fewest} or more characters" if fewest else "text") + on_one_line
+    return f"text of {fewest} to {most} characters{on_one_line}"
 
 
 def _list(kind: type, held: tuple[Any, ...], bounds: Mapping[str, Any]) -> str:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import difflib
 import inspect
 import math
+import operator
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_core.core_schema import ErrorType
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.fields.allowed import KEY, in_words, is_choice, part_of
+from relaxcomm.fields.allowed import KEY, OR_SCHEDULE, in_words, is_choice, part_of
 
 _CLOSEST_CHARACTERS = 100
 _MOST_FAULTS = 8
+_LARGEST_EXACT = 2**53  # whole number up to which a float has all
 _PYDANTICS = frozenset(get_args(ErrorType)) - {"value_error", "assertion_error"}
 """Kinds of faults that pydantic finds itself; the others have words of their own."""
 
@@ -126,7 +128,7 @@ def allowed(fault: ErrorDetails, hint: Any) -> str:
     """
     words = in_words(hint) if fault["type"] in _PYDANTICS else ""
     own = fault.get("ctx", {}).get("error") or fault["msg"].replace("Input should be", "it must be")
-    return f"write {words}{_instead_of(fault['input'], hint, words)}" if words else str(own)
+    return f"write {_corrected(fault['input'], hint, words)}" if words else str(own)
 
 
 def hint_at(target: Callable[..., Any], name: str) -> Any:
@@ -159,16 +161,41 @@ def _named(path: Sequence[int | str]) -> str:
     return f"a key of {'.'.join(above)}" if last == KEY else ".".join([*above, last])
 
 
-def _instead_of(got: object, hint: Any, words: str) -> str:
-    """What to do about what is nearly right."""
+def _corrected(got: object, hint: Any, words: str) -> str:
+    """The words, and what to do about what is nearly right."""
     is_object = any(hasattr(one, "role") for one in (hint, *get_args(hint)))
     if inspect.isclass(got) or (is_object and isinstance(got, str) and got.isidentifier()):
-        return f"; make one: {getattr(got, '__name__', got)}(…)"
+        return f"{words}; make one: {getattr(got, '__name__', got)}(…)"
     if inspect.isroutine(got):
-        return "; write a class, with @frozen above it, not a function"
-    if isinstance(got, float) and "a whole number" in words and got.is_integer():
-        return f": {got:.0f}"
-    return ", without quotes" if isinstance(got, str) and "number" in words and _is_number(got) else ""
+        return f"{words}; write a class, with @frozen above it, not a function"
+    number = words.removesuffix(OR_SCHEDULE)
+    schedule = words[len(number) :]
+    whole = _whole(got) if "a whole number" in number else None
+    if whole is not None and _is_taken(whole, hint):
+        return f"{number}: {whole if isinstance(got, float) else f'int({shown(got)})'}{schedule}"
+    quoted = isinstance(got, str) and "number" in number and _is_number(got)
+    return f"{number}{', without quotes' if quoted else ''}{schedule}"
+
+
+def _whole(got: object) -> int | None:
+    """The whole number that it equals, if it is of another type."""
+    if isinstance(got, bool):
+        return None
+    if isinstance(got, float):
+        return int(got) if got.is_integer() and abs(got) <= _LARGEST_EXACT else None
+    try:
+        return operator.index(got)  # type: ignore[arg-type]  # what has none raises
+    except Exception:  # a tensor of many numbers raises its own
+        return None
+
+
+def _is_taken(value: int, hint: Any) -> bool:
+    """Whether the type allows it."""
+    try:
+        TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value, strict=True)
+    except Exception:  # a plug-in's own checks may raise anything
+        return False
+    return True
 
 
 def _is_number(text: str) -> bool:

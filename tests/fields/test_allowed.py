@@ -5,6 +5,7 @@ from dataclasses import field
 from enum import Enum
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 from annotated_types import Interval
 from pydantic import Field
@@ -13,6 +14,7 @@ from relaxcomm import Algorithm, ConfigError, Rule
 from relaxcomm.fields.allowed import in_words, part_of
 from relaxcomm.fields.frozen import Count, Fraction, Index, Rate
 from relaxcomm.fields.names import Names
+from relaxcomm.fields.schedules import ScheduledBits
 from relaxcomm.plugin import Compressor, Density, Outer, frozen
 from relaxcomm.primitives import all_reduce, gradients
 
@@ -60,6 +62,8 @@ class Policy(Enum):
         (Policy, "Policy.first or Policy.second"),
         (Annotated[int, Field(multiple_of=8)], ""),
         (Annotated[str, Field(pattern="a+")], ""),
+        (Annotated[str, Field(min_length=1, max_length=9)] | None, "text of 1 to 9 characters"),
+        (Annotated[str, Field(min_length=1)], "text of 1 or more characters"),
         (Callable[[int], int], "a Callable"),
         (Any, ""),
     ],
@@ -98,6 +102,7 @@ class probe:
     pairs: tuple[tuple[int, str], ...] = ()
     shares: dict[str, int] = field(default_factory=dict)
     several: int | dict[str, list[int]] = 1
+    bits: ScheduledBits = 8
 
 
 @pytest.mark.parametrize(
@@ -138,6 +143,29 @@ def test_a_line_for_each_fault_and_none_of_pydantics_words(arguments: Any, says:
     for line, said in zip(lines, says, strict=True):
         assert said in line
         assert "nput" not in line
+
+
+SCHEDULE = ", or a schedule of it: {piecewise: {values: […], steps: […]}}"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "to_do"),
+    [
+        ("steps", 8.0, "1 or more: 8"),
+        ("steps", 0.0, "1 or more"),
+        ("steps", 1e30, "1 or more"),
+        ("steps", True, "1 or more"),
+        ("steps", np.int64(8), "1 or more: int(np.int64(8))"),
+        ("steps", np.int64(0), "1 or more"),
+        ("bits", 4.0, f"1 to 8: 4{SCHEDULE}"),
+        ("bits", 16.0, f"1 to 8{SCHEDULE}"),
+        ("bits", "4", f"1 to 8, without quotes{SCHEDULE}"),
+    ],
+)
+def test_what_is_offered_in_its_place_is_allowed(name: str, value: Any, to_do: str):
+    with pytest.raises(ConfigError) as got:
+        probe(**{name: value})
+    assert str(got.value) == f"probe: {name} = {value!r} is not allowed: write a whole number, {to_do}"
 
 
 def test_what_is_missing_may_only_be_mistyped():
