@@ -21,14 +21,17 @@ from relaxcomm.system.files import read_at_most
 
 _LONGEST_BYTES = 524_288
 _EXAMPLES = {
+    "algorithm": "bsp",
+    "task": "{digits: {epochs: 5}}",
     "data": "{batch_size: 64}",
+    "data.injection": "{alpha: 0.5, beta: 0.5}",
     "checkpoint": "{path: checkpoints, every_steps: 1000}",
     "drift_guard": "{every_steps: 100}",
     "membership": "{elastic: true}",
     "metrics": "{port: 9400}",
     "phases": "[{after_steps: 1000, algorithm: local_sgd}]",
 }
-"""Examples of the keys that hold keys."""
+"""Examples of the keys that hold keys, or must be there."""
 
 
 def read(source: object) -> tuple[dict[str, Any], Origin]:
@@ -42,7 +45,10 @@ def read(source: object) -> tuple[dict[str, Any], Origin]:
         check_extent(source, parts_of)
         return _with_text_keys(source), Origin("configuration")
     if not isinstance(source, str | PathLike):
-        raise ConfigError(f"a configuration is a path, a mapping or an Algorithm, got {shown(source)}")
+        raise ConfigError(
+            "a configuration is a path, a mapping such as {'algorithm': 'bsp'}, or an Algorithm such as "
+            f"Algorithm((rule,), name='mine'); got {shown(source)}"
+        )
     path = Path(source)
     data = read_at_most(path, _LONGEST_BYTES, "the configuration")
     try:
@@ -96,7 +102,7 @@ def explain(
         config: what they should fit.
         parameters: of the algorithm, which do not stand beside it.
     """
-    unknown, lines = [], []
+    unknown, missing, lines = [], [], []
     listed: set[type[Section]] = set()  # whose keys are told already
     kind: type[RelaxcommError] = ConfigError
     for fault in error.errors():
@@ -108,36 +114,53 @@ def explain(
                 lines.append(f"{origin.at((*fault['loc'], *cause.key, *key))}: {said}")
         elif fault["type"] == "extra_forbidden":
             section, last = _section(config, fault["loc"]), str(fault["loc"][-1])
-            if place in parameters:
-                where = "; parameters of an algorithm go into it: algorithm: {name: local_sgd, steps: 8}"
-            else:
+            where = _home(place, config, parameters)
+            if not where:
                 where = (meant if section in listed else closest)(last, section.model_fields)
                 listed.add(section)
             unknown.append(f"{at}: unknown key {shown(place)}{where}")
         elif fault["type"] == "missing":
-            hint = "; name one, such as algorithm: bsp" if fault["loc"][-1] == "algorithm" else ""
-            lines.append(f"{at}: {place} is missing{hint}")
+            missing.append(f"{at}: {place} is missing; write it, such as {_example(str(fault['loc'][0]))}")
         else:
             got = f"{at}: {place}: {shown(fault['input'])} is not allowed"
             lines.append(f"{got}{_allowed(fault, _section(config, fault['loc']))}")
-    return kind(few([*unknown, *lines]))  # what is missing may only be mistyped
+    return kind(few([*(unknown or missing), *lines]))  # what is missing may only be mistyped
+
+
+def _home(key: str, config: type[Section], parameters: Container[str]) -> str:
+    """Where a key goes that was written at the top, if that is known."""
+    if key in parameters:
+        return "; parameters of an algorithm go into it: algorithm: {name: local_sgd, steps: 8}"
+    sections = {name: _section_in(field.annotation) for name, field in config.model_fields.items()}
+    homes = [name for name, section in sections.items() if section and key in section.model_fields]
+    homes += ["task"] * (key == "epochs")
+    told = ", or ".join(f"{home}, such as {_example(home)}" for home in homes)
+    return f"; it goes into {told}" if told else ""
+
+
+def _example(place: str) -> str:
+    return f"{place.rpartition('.')[2]}: {_EXAMPLES[place]}"
 
 
 def _allowed(fault: ErrorDetails, section: type[Section]) -> str:
     """What may stand there: an example where keys are missing altogether."""
-    top, last = str(fault["loc"][0]), fault["loc"][-1]
-    if fault["type"] in ("model_type", "tuple_type") and top in _EXAMPLES:
-        return f"; write its keys, such as {top}: {_EXAMPLES[top]}"
-    return f": {allowed(fault, hint_at(section, str(last)))}"
+    place = ".".join(part for part in fault["loc"] if isinstance(part, str))
+    if fault["type"] in ("model_type", "tuple_type", "dataclass_exact_type") and place in _EXAMPLES:
+        return f"; write its keys, such as {_example(place)}"
+    return f": {allowed(fault, hint_at(section, str(fault['loc'][-1])))}"
 
 
 def _section(section: type[Section], place: Sequence[int | str]) -> type[Section]:
     """The section, in one, that holds a key."""
     for part in place[:-1]:
         if isinstance(part, str):  # numbers are places in a list
-            annotation = section.model_fields[part].annotation
-            section = next(one for one in (annotation, *get_args(annotation)) if _is_section(one))
+            section = _section_in(section.model_fields[part].annotation) or section
     return section
+
+
+def _section_in(hint: Any) -> type[Section] | None:
+    """The section that a type holds."""
+    return next((one for one in (hint, *get_args(hint)) if _is_section(one)), None)
 
 
 def _is_section(value: object) -> TypeGuard[type[Section]]:

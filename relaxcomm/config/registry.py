@@ -14,11 +14,11 @@ from pydantic import ConfigDict, ValidationError, validate_call
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.discovery import ALGORITHMS, PRIMITIVES, Found, LeftOut, discover
 from relaxcomm.config.plugin_modules import forget_failures
-from relaxcomm.config.uninstalled import points_in
+from relaxcomm.config.uninstalled import is_path, points_in
 from relaxcomm.errors import ConfigError, PluginError, RelaxcommError, worded
 from relaxcomm.fields.allowed import with_article
 from relaxcomm.fields.frozen import Declared
-from relaxcomm.fields.validation import closest, refusal, refuse_bools, shown, signature_of
+from relaxcomm.fields.validation import closest, meant, refusal, refuse_bools, shown, signature_of
 
 _included: list[EntryPoint] = []  # of packages that are not installed
 _left_out: dict[str, Mapping[str, LeftOut]] = {}  # by group, as it was discovered last
@@ -111,6 +111,11 @@ def algorithm(name: str) -> Entry:
     """
     if name not in algorithms():
         refuse_left_out(name)
+        if is_path(name) or ":" in name:
+            raise ConfigError(
+                f"unknown algorithm {shown(name)}{meant(name, algorithms()) or ';'} one of your own has its "
+                "name from an entry point, in a package as relaxcomm new-algorithm makes it"
+            )
         raise ConfigError(f"unknown algorithm {shown(name)}{closest(name, algorithms())}")
     return algorithms()[name]
 

@@ -50,7 +50,7 @@ def is_path(name: str) -> bool:
 def refuse_missing(name: str) -> None:
     """Raise ConfigError for what can only be a path, and nothing is there."""
     if is_path(name) and not Path(name).exists():
-        raise ConfigError(f"{name}: No such file or directory; give the path")
+        raise ConfigError(f"{name}: No such file or directory; give the path of one that is there")
 
 
 def _declared(folder: Path) -> list[EntryPoint]:

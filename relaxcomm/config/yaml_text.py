@@ -20,6 +20,12 @@ _TAG = "tag:yaml.org,2002:"
 _RESOLVED = ("bool", "float", "int", "null")
 _TAGS = frozenset(f"{_TAG}{kind}" for kind in (*_RESOLVED, "str", "seq", "map", "merge"))
 
+_TO_DO = {
+    "'\\t'": "indent with spaces",
+    "another document": "write each in a file of its own, and no second ---",
+}
+"""By what the parser says."""
+
 
 def names_yaml(name: str) -> bool:
     """Whether a name is, by its ending, that of a YAML file."""
@@ -59,12 +65,14 @@ class _Loader(yaml.SafeLoader):
 
     def _check_keys(self, node: yaml.MappingNode) -> None:
         lines: dict[str, int] = {}
-        for key_node, _ in node.value:
+        for key_node, value_node in node.value:
             if key_node.tag == f"{_TAG}merge":
                 continue
             if key_node.tag != f"{_TAG}str":
+                is_tail = node.flow_style and not value_node.value  # as of {lr: 0,7}
+                point = ", or write a decimal number with a point, such as 0.5" if is_tail else ""
                 raise ConfigError(
-                    f"{_line(key_node)}: a key is text, got {shown(key_node.value)}; put it in quotes"
+                    f"{_line(key_node)}: a key is text, got {shown(key_node.value)}; put it in quotes{point}"
                 )
             key, line = key_node.value, key_node.start_mark.line + 1
             if key in lines:
@@ -171,7 +179,8 @@ def parse_with_lines(text: str) -> tuple[Any, dict[tuple[int | str, ...], int]]:
         check_extent(node, _parts)
         return (None, {}) if node is None else (loader.construct_document(node), dict(_lines(node)))
     except yaml.MarkedYAMLError as error:
-        to_do = "; indent with spaces" if "'\\t'" in (error.problem or "") else ""
-        raise ConfigError(f"not YAML: {_place(error.problem_mark)}{error.problem}{to_do}") from None
+        to_do = [advice for problem, advice in _TO_DO.items() if problem in (error.problem or "")]
+        said = "; ".join([f"{_place(error.problem_mark)}{error.problem}", *to_do])
+        raise ConfigError(f"not YAML: {said}") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"not YAML: {' '.join(str(error).split())}") from None

@@ -106,7 +106,7 @@ def test_what_cannot_be_imported_is_an_exit_code(tmp_path):
 
 @pytest.mark.parametrize("path", ["nothere.py", "no/folder", "nothere/"])
 def test_a_path_that_is_not_there_is_no_name(path):
-    said = f"{path}: No such file or directory; give the path"
+    said = f"{path}: No such file or directory; give the path of one that is there"
     for command in ("check", "show"):
         done = CliRunner().invoke(app, [command, path])
         assert (done.exit_code, done.stderr) == (2, f"relaxcomm: error: {said}\n")

@@ -4,8 +4,9 @@ from contextlib import nullcontext
 
 import pytest
 
-from relaxcomm import CompositionError, ConfigError, RelaxcommError, TopologyError
+from relaxcomm import CompositionError, ConfigError, RelaxcommError, Rule, TopologyError
 from relaxcomm.config import load, parse_yaml
+from relaxcomm.primitives import all_reduce, gradients
 
 RULE = {"payload": "gradients", "exchange": "all_reduce"}
 
@@ -13,8 +14,46 @@ RULE = {"payload": "gradients", "exchange": "all_reduce"}
 @pytest.mark.parametrize(
     ("values", "error", "says"),
     [
-        ({}, ConfigError, "algorithm is missing; name one, such as algorithm: bsp"),
+        ({}, ConfigError, "algorithm is missing; write it, such as algorithm: bsp"),
         ({"algoritm": "bsp"}, ConfigError, "unknown key 'algoritm'; did you mean 'algorithm'"),
+        (
+            {"algorithm": "./mine.py"},
+            ConfigError,
+            "unknown algorithm './mine.py'; one of your own has its name from an entry point, in a package "
+            "as relaxcomm new-algorithm makes it",
+        ),
+        ({"algorithm": "mine:bsp"}, ConfigError, "unknown algorithm 'mine:bsp'; one of your own has"),
+        (
+            {"algorithm": "bsp", "batch_size": 32},
+            ConfigError,
+            "unknown key 'batch_size'; it goes into data, such as data: {batch_size: 64}",
+        ),
+        (
+            {"algorithm": "bsp", "every_steps": 5},
+            ConfigError,
+            "it goes into checkpoint, such as checkpoint: {path: checkpoints, every_steps: 1000}, or "
+            "drift_guard, such as drift_guard: {every_steps: 100}",
+        ),
+        (
+            {"algorithm": "bsp", "epochs": 3},
+            ConfigError,
+            "unknown key 'epochs'; it goes into task, such as task: {digits: {epochs: 5}}",
+        ),
+        (
+            {"algorithm": "bsp", "checkpoint": {"every_steps": 5}},
+            ConfigError,
+            "checkpoint.path is missing; write it, such as checkpoint: {path: checkpoints, every_",
+        ),
+        (
+            {"algorithm": "bsp", "phases": [{"algorithm": "local_sgd"}]},
+            ConfigError,
+            "phases.0.after_steps is missing; write it, such as phases: [{after_steps: 1000, algorithm: ",
+        ),
+        (
+            {"algorithm": "bsp", "data": {"injection": 0.5}},
+            ConfigError,
+            "data.injection: 0.5 is not allowed; write its keys, such as injection: {alpha: 0.5, beta: 0.5}",
+        ),
         (
             {"name": "local_sgd", "steps": 8},
             ConfigError,
@@ -54,7 +93,7 @@ RULE = {"payload": "gradients", "exchange": "all_reduce"}
             {"algorithm": "bsp", "phases": [{"after_step": 5, "algorithm": "local_sgd"}]},
             ConfigError,
             "unknown key 'phases.0.after_step'; did you mean 'after_steps'? allowed: after_steps, algorithm, "
-            "residuals\nconfiguration: phases.0.after_steps is missing",
+            "residuals",
         ),
         (
             {"algorithm": "bsp", "data": {"x": 1, "y": 2}, "sed": 3},
@@ -140,6 +179,24 @@ def test_bad_input_is_refused(values, error, says):
     with pytest.raises(error) as caught:
         load(values)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"algoritm": "bsp"}, {"algorithm": "bsp", "phases": [{"after_step": 5, "algorithm": "local_sgd"}]}],
+    ids=["algorithm", "after_steps"],
+)
+def test_what_is_mistyped_is_not_missing_as_well(values):
+    with pytest.raises(ConfigError, match="did you mean") as caught:
+        load(values)
+    assert "is missing" not in str(caught.value)
+
+
+@pytest.mark.parametrize("source", [None, ["bsp"], Rule(payload=gradients(), exchange=all_reduce())])
+def test_what_is_no_configuration_is_told_what_is_one(source):
+    says = r"such as {'algorithm': 'bsp'}, or an Algorithm such as Algorithm\(\(rule,\), name='mine'\); got "
+    with pytest.raises(ConfigError, match=says):
+        load(source)
 
 
 @pytest.mark.parametrize(

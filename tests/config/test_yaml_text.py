@@ -28,6 +28,7 @@ MERGED = "\n".join(
         ("a: !!timestamp x", "the tag 'tag:yaml.org,2002:timestamp' is not allowed; write text, a number"),
         ("a: !!python/name:os.system", "tag:yaml.org,2002:python/name:os.system"),
         ("\n{1: a}", "line 2: a key is text, got '1'; put it in quotes"),
+        ("{lr: 0,7}", "got '7'; put it in quotes, or write a decimal number with a point, such as 0.5"),
         ("on: a", "a key is text, got 'on'; put it in quotes"),
         ("{[a]: b}", "a key is text"),
         ("9" * 5_000, "is no whole number of 64 bits"),
@@ -36,7 +37,10 @@ MERGED = "\n".join(
         ("0x_", "'0x_' is no whole number"),
         (".nan", "'.nan' is no number that can be held"),
         ("1e999", "'1e999' is no number that can be held; write .inf if meant"),
-        ("a: b\n---\nc: d", "not YAML: line 2, column 1: but found another document"),
+        (
+            "a: b\n---\nc: d",
+            "not YAML: line 2, column 1: but found another document; write each in a file of its own",
+        ),
         (
             "a: b\n\tc: d",
             "line 2, column 1: found character '\\t' that cannot start any token; indent with spaces",
