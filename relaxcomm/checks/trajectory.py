@@ -13,6 +13,7 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.engine import attach
 from relaxcomm.errors import UsageError
+from relaxcomm.fields.validation import shown
 from relaxcomm.network import InProcessGroup
 from relaxcomm.topology import Topology
 
@@ -48,11 +49,15 @@ def trajectory(
                 [ 6.,  6.,  6.],
                 [ 7.,  8., 12.]])
     """
-    given = torch.as_tensor(moves, dtype=torch.float32)
+    try:
+        given = torch.as_tensor(moves, dtype=torch.float32)
+        got = f"of shape {list(given.shape)}"
+    except (TypeError, ValueError, RuntimeError):  # numbers are missing, or are none
+        given, got = torch.empty(0), shown(moves)
     if given.dim() not in (2, 3) or not given.numel():
         raise UsageError(
-            f"moves of shape {list(given.shape)} are not allowed; give [steps, ranks], such as [[1.0, 3.0]] "
-            "* 4, or [steps, ranks, numel]"
+            f"moves {got} are not allowed; give [steps, ranks], such as [[1.0, 3.0]] * 4, or [steps, ranks, "
+            "numel]"
         )
     steps = given if given.dim() == 3 else given.unsqueeze(-1)
     named = Algorithm((algorithm,), name="one_rule") if isinstance(algorithm, Rule) else algorithm

@@ -88,7 +88,7 @@ def attach(
         >>> torch.equal(first, second)
         True
     """
-    given = attach_arguments.read(model, optimizer, config, process_group)
+    given = attach_arguments.read(model, optimizer, config, scaler, process_group)
     if (address := address_to_join()) and process_group is None and not dist.is_initialized():
         settings = given.checked()
         return join(model, given.optimizers, scaler, settings, address)

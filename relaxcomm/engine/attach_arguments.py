@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import nn
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from relaxcomm.composition.algorithm import Algorithm
@@ -16,6 +17,7 @@ from relaxcomm.engine.attached_models import all_attached
 from relaxcomm.engine.binding import fitted
 from relaxcomm.engine.model_checks import check_initialised, check_model
 from relaxcomm.errors import CompositionError, ConfigError, UsageError
+from relaxcomm.fields.validation import shown
 from relaxcomm.network.secret import Secret
 from relaxcomm.replica.named_parameters import named_parameters, trainable
 from relaxcomm.replica.shard_groups import check_replicas
@@ -52,6 +54,7 @@ def read(
     model: object,
     optimizer: object,
     config: str | Path | Mapping[str, Any] | Algorithm | Config,
+    scaler: object,
     group: object,
 ) -> Given:
     """Read the arguments of `attach`, and check them on this rank."""
@@ -61,6 +64,7 @@ def read(
         given.settings = config if isinstance(config, Config) else load(_named(config))
         given.secret = given.settings.membership.read_secret()
         given.optimizers = _listed(optimizer)
+        _check_scaler(scaler)
         _check(given.model, given.optimizers, given.settings)
         check_replicas(given.model, group)
     except Exception as error:
@@ -109,6 +113,17 @@ def _listed(optimizer: object) -> tuple[Optimizer, ...]:
     if len(set(many)) < len(many):
         raise UsageError("an optimizer is listed twice; pass each once")
     return many
+
+
+def _check_scaler(scaler: object) -> None:
+    """Refuse what scales no gradients.
+
+    Raises: UsageError.
+    """
+    if not isinstance(scaler, GradScaler | None):
+        raise UsageError(
+            f"{shown(scaler)} is no torch.amp.GradScaler; pass the one that scales the loss, or None"
+        )
 
 
 def _check(model: nn.Module, optimizers: Sequence[Optimizer], settings: Config) -> None:

@@ -56,7 +56,7 @@ class Batching(Readable):
             options: of `make_loader`.
 
         Raises: ConfigError for data or options that cannot be honoured; UsageError for a second data set
-            where the algorithm changes the batch size or plays clients.
+            where the algorithm changes the batch size or plays clients, and after `close`.
 
         Example:
             >>> import torch
@@ -69,6 +69,7 @@ class Batching(Readable):
             >>> sorted(sum(first + second, []))
             [0, 1, 2, 3, 4, 5, 6, 7]
         """
+        self._check_open()
         check_map_style(dataset)
         batch_size = batch_size_of(self._session.settings, batch_size)
         data = self._session.loaders.find(dataset, batch_size, options)

@@ -12,6 +12,8 @@ from relaxcomm.engine.closable import Closable
 from relaxcomm.engine.restorable import Restorable
 from relaxcomm.engine.telemetry import Telemetry
 from relaxcomm.engine.with_blocks import with_block
+from relaxcomm.errors import UsageError
+from relaxcomm.fields.validation import shown
 
 T = TypeVar("T")
 
@@ -120,6 +122,8 @@ class Engine(Batching, Restorable, Telemetry, Closable):
 
         Returns: what it returns.
 
+        Raises: UsageError for what cannot be called, and what it raises.
+
         Example:
             >>> import torch
             >>> from relaxcomm import attach, simulate
@@ -131,6 +135,11 @@ class Engine(Batching, Restorable, Telemetry, Closable):
             [3.0, 3.0]
         """
         self._check_not_joined("together(), checkpoint.save() or load()")
+        if not callable(event):
+            raise UsageError(
+                f"together() calls what it is given, got {shown(event)}; give a function, such as "
+                "lambda: engine.world.gather(seconds, 'a comparison')"
+            )
 
         def after_pushes() -> T:
             step = self._session.step

@@ -10,6 +10,7 @@ from typing import TypeAlias, TypeVar, cast
 from torch import Tensor
 
 from relaxcomm.errors import CommunicationError, UsageError, worded
+from relaxcomm.fields.validation import shown
 from relaxcomm.network.byte_counters import ByteCounters
 from relaxcomm.network.desks import Desk
 from relaxcomm.network.link import Link
@@ -182,7 +183,7 @@ def simulate(
     Returns: what the ranks returned, in rank order.
 
     Raises: the error of the rank that failed first; DeadlockError if no rank could go on; UsageError for a
-        number of ranks that cannot be.
+        number of ranks, or a link, that cannot be.
 
     Example:
         >>> from relaxcomm import simulate
@@ -192,6 +193,10 @@ def simulate(
     if not isinstance(world_size, int) or world_size < 1:
         raise UsageError(f"{world_size!r} ranks cannot be simulated; give a whole number of at least 1")
     link = link or Link()
+    if not isinstance(link, Link | SimulatedNetwork):
+        raise UsageError(
+            f"{shown(link)} is no link; give one, such as Link(latency_seconds=0.005, bytes_per_second=1e7)"
+        )
     world = World(world_size, EqualLinks(link) if isinstance(link, Link) else link)
     results: dict[int, T] = {}
     errors: list[BaseException] = []

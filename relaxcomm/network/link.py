@@ -51,8 +51,8 @@ class Link:
             if not is_number or not (value > 0 if is_rate else 0 <= value < math.inf):
                 allowed = "a number above 0" if is_rate else "a finite number, 0 or more"
                 raise ConfigError(
-                    f"Link: {name} = {shown(value)} is not allowed: write {allowed}; a configuration and the "
-                    'command line take it in words, such as "100mbit,5ms"'
+                    f"Link: {name} = {shown(value)} is not allowed: write {allowed}; the command line takes "
+                    'a link in words, such as "100mbit,5ms"'
                 )
 
     @property

@@ -10,6 +10,7 @@ from relaxcomm import (
     CompositionError,
     ConfigError,
     Rule,
+    UsageError,
     perform,
     rehearse,
     round_trip,
@@ -101,6 +102,12 @@ def test_a_trajectory_of_vectors_over_a_graph():
 def test_a_trajectory_refuses_what_attach_refuses():
     with pytest.raises(CompositionError, match="cannot use topology ring"):
         trajectory("selsync", [[1.0, 2.0, 3.0]], topology="ring")
+
+
+@pytest.mark.parametrize("moves", [[[1.0, 2.0], [1.0]], [["x"]], None, [1.0, 2.0]], ids=str)
+def test_moves_of_another_shape_are_refused(moves):
+    with pytest.raises(UsageError, match=r"^moves .* are not allowed; give \[steps, ranks\], such as"):
+        trajectory("bsp", moves)
 
 
 def test_a_rehearsal_counts_what_it_did(caplog):

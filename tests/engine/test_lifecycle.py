@@ -259,6 +259,22 @@ def of_one_entry(world: World):
     world.attach(model, torch.optim.SGD([model.weight], lr=0.1), {"algorithm": LOCAL})
 
 
+def no_scaler(world: World):
+    model = CASES["toy"].model(seed=0)
+    world.attach(model, make_optimizer("plain", model), {"algorithm": "bsp"}, scaler=True)
+
+
+def together_with_a_value(world: World):
+    with world.attach(CASES["toy"].model(seed=0), None, {"algorithm": "bsp"}) as engine:
+        engine.together(3)
+
+
+def loader_after_the_end(world: World):
+    engine = world.attach(CASES["toy"].model(seed=0), None, {"algorithm": "bsp"})
+    engine.close()
+    engine.loader(range(8), batch_size=2)
+
+
 def complex_entries_compared(world: World):
     model = nn.ParameterList([torch.zeros(3, 2, dtype=torch.complex64)])
     world.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), {"algorithm": "topk_sgd"})
@@ -278,6 +294,9 @@ REFUSED = {
     without_memory: "weight is on the meta device",
     quantised: "the parameter odd is sparse, nested, quantised or expanded",
     of_one_entry: "the parameter odd is sparse, nested, quantised or expanded",
+    no_scaler: "True is no torch.amp.GradScaler; pass the one that scales the loss, or None",
+    together_with_a_value: "calls what it is given, got 3; give a function",
+    loader_after_the_end: "the engine is closed; attach again",
     complex_entries_compared: "torch.view_as_complex",
 }
 

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import torch
 
-from relaxcomm import CommunicationError, ConfigError, DeadlockError, Link, simulate
+from relaxcomm import CommunicationError, ConfigError, DeadlockError, Link, UsageError, simulate
 from relaxcomm.network.operations import AllReduce, Label, Neighbors, Request
 from relaxcomm.network.transport import Service
 
@@ -379,3 +379,9 @@ def test_a_rank_costs_the_scheduler_no_more_among_many():
 def test_a_link_that_cannot_be(name, value, allowed):
     with pytest.raises(ConfigError, match=f"Link: {name} = .* is not allowed: write {allowed}"):
         Link(**{name: value})
+
+
+@pytest.mark.parametrize("link", ["100mbit,5ms", 12.5e6])
+def test_what_is_no_link_is_refused_at_once(link):
+    with pytest.raises(UsageError, match=r"is no link; give one, such as Link\("):
+        simulate(lambda group: group.rank(), 2, link=link)
