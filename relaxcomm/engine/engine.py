@@ -88,7 +88,7 @@ class Engine(Batching, Restorable, Telemetry, Closable):
 
         Raises: ConfigError, CompositionError, on every rank and before anything has changed, also if only one
             rank's algorithm is wrong or differs; UsageError inside a step or `join`, or where one of the two
-            chooses the batches.
+            chooses the batches; NonFiniteError for what cannot be averaged, and the old algorithm goes on.
 
         Example:
             >>> import torch

@@ -100,7 +100,6 @@ class Session:
                     self._switch(algorithm, residuals, from_start=from_start)
                     return
                 except RankLostError as error:
-                    self.schedule.stay()
                     if self.joins_again(error):  # others, who have switched
                         return
 
@@ -109,9 +108,13 @@ class Session:
         before.meet()
         following = switching.choose(before.bound, self.settings, algorithm, residuals)
         self.loop.leave()
-        switching.come_to_rest(before)
-        self.loop.given_up.catch_up()
-        bound = switching.follow(before.bound, following, residuals, from_start=from_start)
+        try:
+            switching.come_to_rest(before)
+            self.loop.given_up.catch_up()
+            bound = switching.follow(before.bound, following, residuals, from_start=from_start)
+        except BaseException:  # such as of moments that are not finite; a loop may go on as before
+            self.schedule.stay()
+            raise
         self.loop.step = self.make_step(bound)
         self.step.inputs.follow(before.inputs)
         self.metering.follow(bound)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import Algorithm, CompositionWarning, ConfigError, Rule, UsageError, primitives
+from relaxcomm import Algorithm, CompositionWarning, ConfigError, NonFiniteError, Rule, UsageError, primitives
 from tests import references
 from tests.engine.harness import (
     assert_histories_agree,
@@ -349,6 +349,34 @@ def test_what_is_wrong_on_one_rank_is_told_on_all(wanted, kind, words):
     assert re.match(words, found[0][0][1])
     for _, last in found:
         np.testing.assert_array_equal(last, found[0][1])
+
+
+def spoilt(world):
+    """Steps and parameters after a switch that one rank's momentum has stopped, and after a second one."""
+    model, steps = CASES["toy"].model(seed=0), []
+    optimizer = make_optimizer("momentum", model)
+    with world.attach(model, optimizer, {"algorithm": FIRST["slowmo"], "bucket_bytes": 600}) as engine:
+        train(engine, model, optimizer, world, 0, 3)
+        moment = next(iter(optimizer.state.values()))["momentum_buffer"]
+        kept = moment.clone()
+        if world.rank == 1:
+            moment.fill_(float("nan"))
+        with pytest.raises(NonFiniteError, match=r"momentum_buffer of .* on rank 1"):
+            engine.switch("bsp")
+        moment.copy_(kept)
+        train(engine, model, optimizer, world, 3, 8)
+        steps.append(engine.statistics["steps"])
+        engine.switch("bsp")
+        train(engine, model, optimizer, world, 8, 10)
+        steps.append(engine.statistics["steps"])
+    return steps, values(model)
+
+
+def test_where_a_switch_fails_on_its_way_the_algorithm_goes_on():
+    found = in_process(spoilt, 3)
+    for steps, parameters in found:
+        assert steps == [8, 10]
+        np.testing.assert_array_equal(parameters, found[0][1])
 
 
 def test_phases_must_follow_each_other():
