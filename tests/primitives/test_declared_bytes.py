@@ -44,14 +44,15 @@ PAIRS = [
 ]
 
 
-def make_bucket():
+def make_bucket(dtype=torch.float32):
     draw = torch.Generator().manual_seed(3)
-    return Bucket(0, [Item(name, torch.randn(shape, generator=draw)) for name, shape in SHAPES.items()])
+    tensors = {name: torch.randn(shape, generator=draw).to(dtype) for name, shape in SHAPES.items()}
+    return Bucket(0, [Item(name, tensor) for name, tensor in tensors.items()])
 
 
-def sent(group, exchange, compressor):
+def sent(group, exchange, compressor, dtype=torch.float32):
     """What this rank's transport counts for one exchange."""
-    transport, bucket = group.transport(), make_bucket()
+    transport, bucket = group.transport(), make_bucket(dtype)
     cx = replace(context(group.rank(), group.size()), layout=bucket.layout, bucket_part=(0,))
     state = dict(exchange.coding_slots(bucket, compressor, cx.membership))
     running = exchange.run(cx, bucket.gather(bucket.empty()), compressor, state)
@@ -73,3 +74,21 @@ def test_declared_bytes_are_counted_bytes(coder, exchange, size):
     found = relaxcomm.simulate(lambda group: sent(group, over, compressor), size)
     declared = exchange_cost(over, compressor, make_bucket().layout, 4, size, complete()).sent_bytes
     assert sum(found) / size == pytest.approx(declared, abs=size)  # a ring hands on whole bytes
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("coder", ["top_k", "gaussian_k", "dgc", "sign", "chunk_top_k"])
+def test_a_mean_that_is_coded_again_is_sent_in_the_type_of_the_messages(coder, dtype):
+    """The mean of 16-bit tensors is kept in float32 for the second residual; its message has 16 bits an entry."""
+    sampled = primitives.dgc(density=0.1, scope="bucket")
+    compressor = {
+        **CODERS,
+        "gaussian_k": primitives.error_feedback(
+            compressor=primitives.gaussian_k(density=0.1, scope="bucket")
+        ),
+        "dgc": primitives.momentum_correction(compressor=sampled, momentum=0.9),
+    }[coder]
+    over = EXCHANGES["two-sided"]
+    found = relaxcomm.simulate(lambda group: sent(group, over, compressor, dtype), 3)
+    declared = exchange_cost(over, compressor, make_bucket(dtype).layout, 2, 3, complete()).sent_bytes
+    assert sum(found) / 3 == pytest.approx(declared, abs=3)

@@ -25,6 +25,7 @@ class error_feedback(Memory):
 
     With decay 1 nothing is ever lost: all that was sent plus the residual e is all that came in. The residual
     is at least float32: where tensors are shorter, so are messages, and what they round off stays in it too.
+    What an exchange rounds as it adds 16-bit messages up, as `all_reduce` does, is in nobody's residual.
     C has to lose less than it is given: around one whose error may be larger than x, such as a scaled
     `random_k`, e grows without bound.
 
@@ -71,8 +72,11 @@ class error_feedback(Memory):
         return is_plain and self.compressor.makes_sum(tensor)
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
-        if isinstance(self.compressor, FusedFeedback) and self.compressor.takes_feedback(tensor):
-            return (yield from self._at_once(self.compressor, cx, tensor, state, keep_sent))
+        # A mean that is longer than what messages hold has to be rounded first.
+        is_rounded = _ROUNDED in state and state[_ROUNDED].dtype != tensor.dtype
+        fused = self.compressor
+        if isinstance(fused, FusedFeedback) and not is_rounded and fused.takes_feedback(tensor):
+            return (yield from self._at_once(fused, cx, tensor, state, keep_sent))
         # Two buffers that change places: a new one each time would cost more than the arithmetic.
         corrected = state[_SPARE]
         if self._lets_sum(tensor):
