@@ -3,8 +3,9 @@
     make test-gpu
     python3 -m benchmarks.gpu.bare build/gpu-bundle benchmarks.gpu     # on a machine without a network
 
-Files of tests run side by side, those that tell most begin first, a test that hangs is ended, and the result
-is written after each. Exit code 0 if all that was tried holds, 1 if something does not, 2 without a GPU.
+Files of tests run side by side: those that tell most begin first, beside kernels. A test that hangs is ended,
+a file of which two in a row hang is left, and the result is written after each test. Exit code 0 if all that
+was tried holds, 1 if something does not, 2 without a GPU.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ TESTS = (
     "tests/gpu/test_golden_trajectories.py",
     "tests/kernels",
 )
-"""In the order of what they tell."""
+"""In the order of what they tell; one lane begins at the end, with what needs no NCCL."""
 SIZES = (1 << 20, 16 << 20, 1 << 30, (16 << 20) + 1)
 """Those with aims first. One is no multiple of 16: a GPU reads its entries one by one."""
 _SPEED_SECONDS = 90  # for what comes behind the proofs
@@ -56,7 +57,9 @@ def main() -> int:
     for outcome in prove(arguments.tests, proofs_end - time.monotonic(), arguments.test_seconds, at_once):
         results["proofs"].append(outcome)
         report.write(results)
-        print(f"{outcome['outcome']:11} {outcome.get('seconds', ''):>6} {outcome['test']}", flush=True)
+        because = f": {outcome['why']}" if outcome["outcome"] == "not reached" else ""
+        seconds = outcome.get("seconds", "")
+        print(f"{outcome['outcome']:11} {seconds:>6} {outcome['test']}{because}", flush=True)
     for numel in arguments.sizes:
         if time.monotonic() + _SIZE_SECONDS > deadline:
             results["speed"].append({"numel": numel, "what": "not reached"})

@@ -17,21 +17,26 @@ ANEW = 75
 """The status of a process that has told all, and in which nothing more can be tried."""
 
 
-def read() -> list[dict[str, Any]]:
-    """All that was told so far, by this process and those before it."""
-    path = Path(os.environ[FILE])
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def read(path: Path) -> list[dict[str, Any]]:
+    """All that was told so far, in whole lines: one without its end is being written, or never will be."""
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def _read() -> list[dict[str, Any]]:
+    """What this process and those before it have told."""
+    return read(Path(os.environ[FILE]))
 
 
 def _tell(**facts: Any) -> None:
     line = json.dumps(facts).encode() + b"\n"
-    with Path(os.environ[FILE]).open("ab", buffering=0) as file:  # in one write: others read on meanwhile
+    with Path(os.environ[FILE]).open("ab", buffering=0) as file:  # a reader may see a part of it
         file.write(line)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out what was tried."""
-    tried = {one["test"] for one in read() if "outcome" in one}
+    tried = {one["test"] for one in _read() if "outcome" in one}
     items[:] = [item for item in items if item.nodeid not in tried]
     for item in items:
         _tell(planned=item.nodeid)
@@ -39,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collectreport(report: pytest.CollectReport) -> None:
     """A file that cannot be imported."""
-    if report.failed and not any(one.get("test") == report.nodeid for one in read()):
+    if report.failed and not any(one.get("test") == report.nodeid for one in _read()):
         _tell(test=report.nodeid, outcome="failed", seconds=0.0, why=report.longreprtext[-3000:])
 
 
