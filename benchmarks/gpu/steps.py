@@ -137,11 +137,11 @@ def main() -> None:
     plan.insert(0, ("a step that sends nothing", AGAINST_NOTHING, local, 1))
     report, records = Report(arguments), {}
     deadline = time.monotonic() + arguments.limit_seconds
-    for label, names, model, num in plan:
-        left = max(1.0, deadline - time.monotonic())
+    for number, (label, names, model, num) in enumerate(plan):
+        share = (deadline - time.monotonic()) / (len(plan) - number)  # what one leaves, the next ones have
         try:
             found = run_on(
-                *(arguments.device, num, left, take_turns),
+                *(arguments.device, num, share, take_turns),
                 *(names, model, arguments.rounds, arguments.block_seconds, arguments.bucket_bytes),
             )
             records[label] = {"ranks": num, **compare(names, found)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -50,6 +51,21 @@ def test_a_contender_learns_and_its_bytes_are_counted(name):
         assert first["bytes_a_step"] > 4 * first["parameters"]
         assert first["curve"][-1]["bits_per_character"] == second["curve"][-1]["bits_per_character"]
     assert language_model.row(name, first).startswith(name)
+
+
+def test_a_comparison_that_hangs_leaves_the_others_their_time(tmp_path, monkeypatch):
+    limits = []
+
+    def hangs(device, num_ranks, limit_seconds, *_):
+        limits.append(limit_seconds)
+        raise TimeoutError("it hangs")
+
+    monkeypatch.setattr(steps, "run_on", hangs)
+    monkeypatch.setattr(
+        sys, "argv", ["steps", "--limit-seconds", "400", "--output", str(tmp_path / "one.json")]
+    )
+    steps.main()
+    assert limits == pytest.approx([100, 400 / 3, 200, 400], rel=0.05)  # they did not take theirs
 
 
 def test_one_that_takes_too_long_stops_where_it_is_judged():
