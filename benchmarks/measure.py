@@ -9,6 +9,7 @@ import os
 import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -27,6 +28,8 @@ Rounds = Sequence[Sequence[float]]
 """`rounds[r]` holds the repetitions, in seconds, that were measured in round r."""
 
 COLLECTIVE_LIMIT = timedelta(seconds=120)
+_ANSWER = "answer.json"
+_END_SECONDS = 10  # for ranks to end once there is an answer; a library may hang or crash at its end
 
 
 @dataclass(frozen=True)
@@ -121,33 +124,51 @@ def run_ranks(
 
     Each process has one torch thread and talks over the loopback interface. What `function`
     returns must be valid JSON. A rank that fails ends all of them with its traceback, the
-    first one of several.
+    first one of several. A rank that has measured and does not end, or crashes as it does, is
+    noted under "not_ended" if rank 0 returned a mapping, else in a warning.
 
     Args:
         backend: of the default group, as torch.distributed names it.
         limit_seconds: in which all must have ended.
 
-    Raises: TimeoutError if one has not; all are ended then.
+    Raises: TimeoutError if one has not before there is an answer; all are ended then.
     """
     with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / _ANSWER
         passed = (num_workers, free_port(), folder, backend, function, arguments)
         started = spawn(_rank_main, passed, nprocs=num_workers, join=False)  # type: ignore[no-untyped-call]
         try:
-            _join(started, limit_seconds)
-        except ProcessException as error:  # of the first that ended, perhaps since another had failed
-            first = min(Path(folder).glob("failed at *"), default=None)
-            raise RuntimeError(first.read_text() if first else str(error)) from error
-        return json.loads((Path(folder) / "answer.json").read_text())
+            _join(started, limit_seconds, answer)
+        except (ProcessException, TimeoutError) as error:
+            first = min(Path(folder).glob("failed at *"), default=None)  # whose process may end later
+            if first:
+                raise RuntimeError(first.read_text()) from error
+            if not answer.exists():
+                raise
+            return _noted(json.loads(answer.read_text()), f"{type(error).__name__}: {error}")
+        return json.loads(answer.read_text())
 
 
-def _join(started: Any, limit_seconds: float) -> None:
-    """Wait for all ranks; the first one that fails raises here."""
+def _join(started: Any, limit_seconds: float, answer: Path) -> None:
+    """Wait for all ranks, and not long once there is an answer; the first one that fails raises here."""
     deadline = time.monotonic() + limit_seconds
     while not started.join(timeout=1.0):
+        if answer.exists():
+            deadline = min(deadline, time.monotonic() + _END_SECONDS)
         if time.monotonic() > deadline:
+            left = [rank for rank, process in enumerate(started.processes) if process.is_alive()]
             for process in started.processes:
                 process.kill()
-            raise TimeoutError(f"the ranks did not end in {limit_seconds:g} s")
+            when = f"{_END_SECONDS} s of the answer" if answer.exists() else f"{limit_seconds:g} s"
+            raise TimeoutError(f"ranks {left} did not end in {when}")
+
+
+def _noted(answer: Any, note: str) -> Any:
+    """The answer, and what happened to a rank behind it."""
+    if isinstance(answer, dict):
+        return {**answer, "not_ended": note}
+    warnings.warn(f"all is measured, but not all ranks have ended: {note}", stacklevel=3)
+    return answer
 
 
 def _rank_main(
@@ -171,6 +192,8 @@ def _rank_main(
         (Path(folder) / f"failed at {time.monotonic_ns():020} rank {rank}").write_text(told)
         raise
     if rank == 0:
-        (Path(folder) / "answer.json").write_text(json.dumps(result))
+        part = Path(folder) / "part"
+        part.write_text(json.dumps(result))
+        part.rename(Path(folder) / _ANSWER)  # it is there as a whole, or not at all
     dist.barrier()
     dist.destroy_process_group()

@@ -3,12 +3,14 @@
 import atexit
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # spawned ranks get this path too
 import measure
@@ -130,6 +132,39 @@ def test_ranks_that_do_not_end_are_ended():
     with pytest.raises(TimeoutError, match="did not end in"):
         measure.run_ranks(sleep_or_end, 2, limit_seconds=0.5)
     assert time.monotonic() - begin < 30
+
+
+def ends_badly(rank: int, how: str) -> dict[str, float] | list[float]:
+    """Rank 1 measures, and hangs or crashes when its group ends; or fails when rank 0 has measured."""
+    if rank == 1 and how == "fail":
+        time.sleep(1)
+        raise RuntimeError("rank 1 was told to fail")
+    if rank == 1:
+        dist.destroy_process_group = lambda: time.sleep(60) if how == "hang" else os.abort()
+    return {"seconds": 1.5} if how == "hang" else [1.5]
+
+
+@pytest.mark.ranks
+def test_what_is_measured_is_kept_when_a_rank_does_not_end(monkeypatch):
+    monkeypatch.setattr(measure, "_END_SECONDS", 2)
+    answer = measure.run_ranks(ends_badly, 2, "hang")
+    note = answer.pop("not_ended")
+    assert re.fullmatch(r"TimeoutError: ranks \[(0, )?1\] did not end in 2 s of the answer", note)
+    assert answer == {"seconds": 1.5}
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_what_is_measured_is_kept_when_a_rank_crashes_as_it_ends():
+    with pytest.warns(match="not all ranks have ended: ProcessExitedException: process 1 .*SIGABRT"):
+        assert measure.run_ranks(ends_badly, 2, "crash") == [1.5]
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_a_rank_that_fails_behind_the_answer_has_failed():
+    with pytest.raises(RuntimeError, match="rank 1 was told to fail"):
+        measure.run_ranks(ends_badly, 2, "fail")
 
 
 def test_a_folder_as_result_file_is_refused_before_anything_is_measured(tmp_path, capsys):
