@@ -33,6 +33,22 @@ def test_both_implementations_send_the_same(numel, dtype, kernels):
             assert all(same_bits(one, other) for one, other in zip(*found, strict=True))
 
 
+def test_the_last_part_of_the_longest_message_is_cleared(kernels):
+    """Of which no more lies in memory: pointers are set as far back as it begins."""
+    import triton
+
+    from relaxcomm.kernels.compiled.triton_compaction import _clear
+
+    @triton.jit
+    def clear_last(values_ptr, indices_ptr, before, capacity, parts, CLEAR: triton.language.constexpr):
+        CLEAR(values_ptr - before, indices_ptr - before, capacity, parts - 1, parts, 1024)
+
+    capacity, parts, size = 2**31 - 1, 2**20, 2**11
+    values, indices = torch.ones(size, device=DEVICE), torch.ones(size, dtype=torch.int32, device=DEVICE)
+    clear_last[(1,)](values, indices, (parts - 1) * size, capacity, parts, CLEAR=_clear)
+    assert values.nonzero().tolist() == indices.nonzero().tolist() == [[size - 1]]
+
+
 @pytest.mark.parametrize("kind", ["nan", "infinite"])
 def test_both_show_what_is_not_finite(kind, kernels):
     found, expected = both(compacted, entries(1025, kind=kind), LARGEST_FINITE, 3, torch.float32, True)

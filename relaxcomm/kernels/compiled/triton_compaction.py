@@ -70,7 +70,7 @@ def _chosen(
 @triton.jit
 def _clear(values_ptr, indices_ptr, capacity, part, parts, TILE: tl.constexpr):
     """A part of a message: what is not written later is 0."""
-    each = (capacity + parts - 1) // parts
+    each = (capacity.to(tl.int64) + parts - 1) // parts  # int32 ends where the last part of a long one does
     stop = tl.minimum((part + 1) * each, capacity)
     for first in range(part * each, stop, TILE):
         slot = first + tl.arange(0, TILE)
