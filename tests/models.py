@@ -37,8 +37,9 @@ class Case:
         return self.batch(torch.Generator().manual_seed(1000 * step + rank + 1))
 
     def local_loss(self, model: nn.Module, step: int, rank: int) -> Tensor:
-        """Loss of `model` on the batch of `rank` at `step`."""
-        inputs, targets = self.data(step, rank)
+        """Loss of `model` on the batch of `rank` at `step`, where the model lies."""
+        device = next(model.parameters()).device
+        inputs, targets = (one.to(device) for one in self.data(step, rank))
         return self.loss(model(inputs), targets)
 
 

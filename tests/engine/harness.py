@@ -25,11 +25,12 @@ Scenario = Callable[..., Any]
 
 @dataclass(frozen=True)
 class World:
-    """Where a scenario runs: its rank, how many there are, and what attach is given."""
+    """Where a scenario runs: its rank, how many there are, what attach is given, and where models lie."""
 
     rank: int
     size: int
     group: Any = None
+    device: torch.device | str = "cpu"
 
     def attach(
         self, model: nn.Module, optimizer: torch.optim.Optimizer | None, config: Any, **options: Any

@@ -39,7 +39,7 @@ def trained(algorithm, where: str, **settings):
 
     def train(world: World) -> None:
         case = CASES["toy"]
-        model = case.model()
+        model = case.model().to(world.device)
         optimizer = make_optimizer("plain", model)
         with world.attach(model, optimizer, {"algorithm": algorithm, **settings}):
             for step in range(STEPS):

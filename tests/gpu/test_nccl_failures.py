@@ -1,4 +1,7 @@
-"""Over NCCL nobody waits for ever: the others name a rank that fails, and go on without it where they may."""
+"""Over NCCL nobody waits for ever: the others name a rank that fails, and go on without it where they may.
+
+A rank that comes upon NaN is named on all.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ import pytest
 import torch
 
 import relaxcomm
-from tests.gpu.places import Place, costly, launch
+from tests.engine.harness import World
+from tests.engine.test_finite import OF_GRADIENTS, OF_PARAMETERS, told, trained
+from tests.gpu.places import Place, costly, launch, run
 
 pytestmark = pytest.mark.ranks
 LOST, FAILS_IN = 1, 20
@@ -99,3 +104,22 @@ def test_the_others_go_on_without_a_rank_that_was_killed(algorithm):
     assert [one[:2] for one in found] == [[2, 60]] * 2, [one.stderr for one in done]
     assert found[0][2] == pytest.approx(found[1][2], rel=1e-6)
     assert all(seconds < 10 for _, _, _, seconds in found)
+
+
+def spoilt(place: Place, name: str, where: str) -> str:
+    """What this rank is told of NaN on rank 1."""
+    algorithm, settings = (OF_GRADIENTS | OF_PARAMETERS)[name]
+    return told(World(place.rank, place.size, device=place.device), trained(algorithm, where, **settings))
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "words"),
+    [
+        ("bsp", "gradient", "the gradient of 2.bias on rank 1;"),
+        ("local_sgd", "parameter", "parameter 2.bias on rank 1;"),
+    ],
+)
+def test_nan_is_named_with_its_rank_on_all(name, where, words):
+    found = run(spoilt, 3, name, where)
+    assert found == found[:1] * 3
+    assert words in found[0]
