@@ -79,7 +79,7 @@ def test_declared_bytes_are_counted_bytes(coder, exchange, size):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("coder", ["top_k", "gaussian_k", "dgc", "sign", "chunk_top_k"])
 def test_a_mean_that_is_coded_again_is_sent_in_the_type_of_the_messages(coder, dtype):
-    """The mean of 16-bit tensors is kept in float32 for the second residual; its message has 16 bits an entry."""
+    """The mean of 16-bit tensors has 32 bits, for the second residual, and its message 16."""
     sampled = primitives.dgc(density=0.1, scope="bucket")
     compressor = {
         **CODERS,
