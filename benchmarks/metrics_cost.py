@@ -30,7 +30,7 @@ from report import Report, make_parser
 from torch import nn
 
 import relaxcomm
-from relaxcomm.engine.metering import Metering
+from relaxcomm.engine.reporting.metering import Metering
 from relaxcomm.monitoring.observations import InFlight
 from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.step.replica_norms import ReplicaNorms

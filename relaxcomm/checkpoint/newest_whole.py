@@ -15,7 +15,7 @@ from relaxcomm.checkpoint.manifest import Manifest, checkpoints, is_checkpoint, 
 from relaxcomm.checkpoint.plain_state import join
 from relaxcomm.checkpoint.storage import METADATA, Reading
 from relaxcomm.checkpoint.writing import skeleton_of
-from relaxcomm.engine.consistency import sharing_errors
+from relaxcomm.engine.attaching.consistency import sharing_errors
 from relaxcomm.errors import ConfigError, worded
 from relaxcomm.step.world import World
 

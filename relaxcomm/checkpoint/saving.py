@@ -13,7 +13,7 @@ from relaxcomm.checkpoint.newest_whole import newest_whole
 from relaxcomm.checkpoint.plain_state import split
 from relaxcomm.checkpoint.writing import Write, prepare
 from relaxcomm.engine import Engine
-from relaxcomm.engine.consistency import sharing_errors
+from relaxcomm.engine.attaching.consistency import sharing_errors
 from relaxcomm.engine.run_state import Stateful
 from relaxcomm.errors import (
     CheckpointError,

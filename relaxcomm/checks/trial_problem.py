@@ -18,7 +18,7 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.data.clients import CLIENT, ROUND
 from relaxcomm.engine import Engine, attach
-from relaxcomm.engine.run_warnings import LOGGER
+from relaxcomm.engine.reporting.run_warnings import LOGGER
 from relaxcomm.errors import CompositionError, TopologyError
 from relaxcomm.network import InProcessGroup, simulate
 from relaxcomm.system.telling import silence

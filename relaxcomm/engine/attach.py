@@ -15,16 +15,17 @@ from torch.optim import Optimizer
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.config.unread_keys import check_quorum, check_workers, warn_of_idle_guard, warn_of_unread
-from relaxcomm.engine import attach_arguments, device_checks, run_warnings
-from relaxcomm.engine.attach_arguments import Given
-from relaxcomm.engine.binding import bind, fitted
-from relaxcomm.engine.connecting import connect
-from relaxcomm.engine.consistency import compare, digest, elastic_facts, fingerprint, sharing_errors
-from relaxcomm.engine.elastic import Elastic, check_elastic
+from relaxcomm.engine.attaching import attach_arguments, device_checks
+from relaxcomm.engine.attaching.attach_arguments import Given
+from relaxcomm.engine.attaching.binding import bind, fitted
+from relaxcomm.engine.attaching.connecting import connect
+from relaxcomm.engine.attaching.consistency import compare, digest, elastic_facts, fingerprint, sharing_errors
+from relaxcomm.engine.attaching.model_checks import check_buckets
 from relaxcomm.engine.engine import Engine
 from relaxcomm.engine.joining import join
-from relaxcomm.engine.metering import Metering
-from relaxcomm.engine.model_checks import check_buckets
+from relaxcomm.engine.membership.elastic import Elastic, check_elastic
+from relaxcomm.engine.reporting import run_warnings
+from relaxcomm.engine.reporting.metering import Metering
 from relaxcomm.engine.session import Session
 from relaxcomm.errors import RelaxcommError
 from relaxcomm.network import InProcessGroup, TorchTransport, Transport, elastic_store

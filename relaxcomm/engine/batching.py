@@ -20,8 +20,8 @@ from relaxcomm.data import (
     split_batch,
 )
 from relaxcomm.data.clients import CLIENT, ROUND, ROUND_GIVEN_UP, ROUND_LEFT
+from relaxcomm.engine.membership.shadow import Shadow
 from relaxcomm.engine.readable import Readable
-from relaxcomm.engine.shadow import Shadow
 from relaxcomm.engine.with_blocks import with_block
 from relaxcomm.errors import UsageError
 from relaxcomm.network.transport import ALONE
@@ -56,7 +56,7 @@ class Batching(Readable):
             options: of `make_loader`.
 
         Raises: ConfigError for data or options that cannot be honoured; UsageError for a second data set
-            where the algorithm changes the batch size or plays clients, and after `close`.
+            where the algorithm changes the batch size or plays clients.
 
         Example:
             >>> import torch
@@ -69,7 +69,6 @@ class Batching(Readable):
             >>> sorted(sum(first + second, []))
             [0, 1, 2, 3, 4, 5, 6, 7]
         """
-        self._check_open()
         check_map_style(dataset)
         batch_size = batch_size_of(self._session.settings, batch_size)
         data = self._session.loaders.find(dataset, batch_size, options)

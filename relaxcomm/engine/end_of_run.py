@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from relaxcomm.data.clients import ROUND_GIVEN_UP
-from relaxcomm.engine import run_warnings, switching
+from relaxcomm.engine.reporting import run_warnings
 from relaxcomm.engine.session import Session
+from relaxcomm.engine.switching import switching
 from relaxcomm.network.byte_counters import EVALUATION
 from relaxcomm.replica.buffers import requantize
 from relaxcomm.replica.modes import evaluated

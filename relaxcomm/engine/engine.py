@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.engine import evaluation, switching
+from relaxcomm.engine import evaluation
 from relaxcomm.engine.batching import Batching
 from relaxcomm.engine.closable import Closable
 from relaxcomm.engine.restorable import Restorable
+from relaxcomm.engine.switching import switching
 from relaxcomm.engine.telemetry import Telemetry
 from relaxcomm.engine.with_blocks import with_block
 from relaxcomm.errors import UsageError

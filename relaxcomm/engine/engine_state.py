@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.engine import step_state
-from relaxcomm.engine.consistency import compare, sharing_errors
+from relaxcomm.engine.attaching.consistency import compare, sharing_errors
+from relaxcomm.engine.saved_state import step_state
+from relaxcomm.engine.saved_state.state_fits import check_fits
+from relaxcomm.engine.saved_state.state_schema import parse
 from relaxcomm.engine.session import Session
-from relaxcomm.engine.state_fits import check_fits
-from relaxcomm.engine.state_schema import parse
 from relaxcomm.network.transport import Membership
 from relaxcomm.step.kept_replica import kept
 

@@ -11,12 +11,12 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from relaxcomm.config import Config
-from relaxcomm.engine.binding import bind
-from relaxcomm.engine.connecting import transport_options
-from relaxcomm.engine.consistency import compare, elastic_facts, fingerprint
-from relaxcomm.engine.elastic import Elastic
+from relaxcomm.engine.attaching.binding import bind
+from relaxcomm.engine.attaching.connecting import transport_options
+from relaxcomm.engine.attaching.consistency import compare, elastic_facts, fingerprint
 from relaxcomm.engine.engine import Engine
-from relaxcomm.engine.metering import Metering
+from relaxcomm.engine.membership.elastic import Elastic
+from relaxcomm.engine.reporting.metering import Metering
 from relaxcomm.engine.session import Session
 from relaxcomm.errors import ConfigError, worded
 from relaxcomm.network import TorchTransport, elastic_store

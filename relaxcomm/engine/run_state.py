@@ -9,13 +9,14 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from relaxcomm.carry import carry
-from relaxcomm.engine import engine_state, run_optimizers
-from relaxcomm.engine.consistency import sharing_errors
-from relaxcomm.engine.run_schema import parse_run
-from relaxcomm.engine.saved_parts import SavedPart, check_schedulers, load_all, scheduler_kinds
+from relaxcomm.engine import engine_state
+from relaxcomm.engine.attaching.consistency import sharing_errors
+from relaxcomm.engine.saved_state import run_optimizers
+from relaxcomm.engine.saved_state.run_schema import parse_run
+from relaxcomm.engine.saved_state.saved_parts import SavedPart, check_schedulers, load_all, scheduler_kinds
+from relaxcomm.engine.saved_state.state_fits import kind
 from relaxcomm.engine.session import Session
-from relaxcomm.engine.state_fits import kind
-from relaxcomm.engine.switching import check_between_steps
+from relaxcomm.engine.switching.switching import check_between_steps
 from relaxcomm.errors import ConfigError
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.sharding import held

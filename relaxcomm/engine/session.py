@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from relaxcomm.config import Config
-from relaxcomm.engine import attached_models, switching
-from relaxcomm.engine.algorithm_schedule import AlgorithmSchedule
-from relaxcomm.engine.common_events import CommonEvents
-from relaxcomm.engine.elastic import Elastic
-from relaxcomm.engine.hooks import Hooks
-from relaxcomm.engine.loading import Loaders
-from relaxcomm.engine.loop import Loop
-from relaxcomm.engine.metering import Metering
-from relaxcomm.engine.next_generation import Resumed
-from relaxcomm.engine.reconfiguration import Reconfiguration
-from relaxcomm.engine.unclosed import Unclosed
+from relaxcomm.engine.attaching import attached_models
+from relaxcomm.engine.loaders.loading import Loaders
+from relaxcomm.engine.loop.hooks import Hooks
+from relaxcomm.engine.loop.loop import Loop
+from relaxcomm.engine.membership.common_events import CommonEvents
+from relaxcomm.engine.membership.elastic import Elastic
+from relaxcomm.engine.membership.next_generation import Resumed
+from relaxcomm.engine.membership.reconfiguration import Reconfiguration
+from relaxcomm.engine.reporting.metering import Metering
+from relaxcomm.engine.reporting.unclosed import Unclosed
+from relaxcomm.engine.switching import switching
+from relaxcomm.engine.switching.algorithm_schedule import AlgorithmSchedule
 from relaxcomm.errors import RankLostError
 from relaxcomm.network.generations import Generation
 from relaxcomm.step.bound import Bound

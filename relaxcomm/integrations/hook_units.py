@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from relaxcomm.composition.rule import Rule
-from relaxcomm.engine.carry_over import carried_over
+from relaxcomm.engine.switching.carry_over import carried_over
 from relaxcomm.errors import UsageError
 from relaxcomm.integrations.hooked_model import HookedModel
 from relaxcomm.network.transport import Membership

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from relaxcomm.engine.consistency import sharing_errors
-from relaxcomm.engine.device_checks import check_gpus, current_gpu, gpu_holding
+from relaxcomm.engine.attaching.consistency import sharing_errors
+from relaxcomm.engine.attaching.device_checks import check_gpus, current_gpu, gpu_holding
 from relaxcomm.network import Transport
 
 

@@ -12,7 +12,7 @@ import torch
 from torch.distributed.checkpoint.stateful import Stateful
 
 from relaxcomm.engine import Engine
-from relaxcomm.engine.consistency import sharing_errors
+from relaxcomm.engine.attaching.consistency import sharing_errors
 from relaxcomm.errors import CheckpointError
 
 

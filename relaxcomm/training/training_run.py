@@ -12,8 +12,8 @@ import relaxcomm
 from relaxcomm.checkpoint.periodic import Checkpoints
 from relaxcomm.config import Config
 from relaxcomm.engine import Engine
+from relaxcomm.engine.reporting.run_warnings import warn_of_short_run
 from relaxcomm.engine.run_state import Stateful
-from relaxcomm.engine.run_warnings import warn_of_short_run
 from relaxcomm.errors import CheckpointError, RejoinedError
 from relaxcomm.network import Transport
 from relaxcomm.system.environment import address_to_join

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from benchmarks.faults.cells import SIZE, Cell, all_cells
 from benchmarks.faults.launch import Found, Rank
 from benchmarks.faults.verdicts import judge
-from relaxcomm.engine.elastic import Elastic
+from relaxcomm.engine.membership.elastic import Elastic
 from relaxcomm.network.generations import Generation, Generations
 from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.transport import Membership

@@ -28,7 +28,7 @@ import subprocess
 import time
 import torch
 from relaxcomm import Task
-from relaxcomm.engine import switching
+from relaxcomm.engine.switching import switching
 
 
 def data(seed, size):

@@ -13,7 +13,7 @@ from torch import nn
 
 import relaxcomm
 from relaxcomm.composition.exchange_cost import Speeds
-from relaxcomm.engine import first_steps
+from relaxcomm.engine.switching import first_steps
 from relaxcomm.network import in_process
 from relaxcomm.step import optimizer_states
 from relaxcomm.testing import PretendGpu

@@ -269,12 +269,6 @@ def together_with_a_value(world: World):
         engine.together(3)
 
 
-def loader_after_the_end(world: World):
-    engine = world.attach(CASES["toy"].model(seed=0), None, {"algorithm": "bsp"})
-    engine.close()
-    engine.loader(range(8), batch_size=2)
-
-
 def complex_entries_compared(world: World):
     model = nn.ParameterList([torch.zeros(3, 2, dtype=torch.complex64)])
     world.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), {"algorithm": "topk_sgd"})
@@ -296,7 +290,6 @@ REFUSED = {
     of_one_entry: "the parameter odd is sparse, nested, quantised or expanded",
     no_scaler: "True is no torch.amp.GradScaler; pass the one that scales the loss, or None",
     together_with_a_value: "calls what it is given, got 3; give a function",
-    loader_after_the_end: "the engine is closed; attach again",
     complex_entries_compared: "torch.view_as_complex",
 }
 

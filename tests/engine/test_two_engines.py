@@ -14,7 +14,7 @@ from torch import nn
 
 import relaxcomm
 from relaxcomm import ConfigError, UsageError
-from relaxcomm.engine.consistency import compare, elastic_facts
+from relaxcomm.engine.attaching.consistency import compare, elastic_facts
 from tests.engine.by_hand import ALGORITHMS, Hand, NoEngine, values
 from tests.engine.harness import World, in_process, on_gloo
 from tests.faults.small_script import MEET, kept_store

@@ -35,7 +35,7 @@ def loss_on(x, y):
 
 first, seen, changed = loss_on(x, torch.tanh(x[:, :1])).item(), [], False
 if ENDS_AT_HANDOVER == rank:
-    from relaxcomm.engine import admission
+    from relaxcomm.engine.membership import admission
     admission.hand_over = lambda *arguments: end()
 with relaxcomm.attach(model, optimizer, CONFIG) as engine:
     begin, loader = engine.step, engine.loader(data, batch_size=4)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from relaxcomm import ConfigError
-from relaxcomm.engine import survival
+from relaxcomm.engine.membership import survival
 from tests.engine.harness import World, in_process
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm.engine import next_generation
-from relaxcomm.engine.next_generation import Transition
-from relaxcomm.engine.standings import Standing
+from relaxcomm.engine.membership import next_generation
+from relaxcomm.engine.membership.next_generation import Transition
+from relaxcomm.engine.membership.standings import Standing
 from relaxcomm.network.generations import Generation
 
 WIDTH = 512  # a tensor of it is large, in a bucket that is

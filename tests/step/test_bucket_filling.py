@@ -8,7 +8,7 @@ import torch
 from relaxcomm import Algorithm, CompositionError, Rule
 from relaxcomm.config import load
 from relaxcomm.config.grammar import parse_algorithm
-from relaxcomm.engine.model_checks import check_buckets
+from relaxcomm.engine.attaching.model_checks import check_buckets
 from relaxcomm.primitives import (
     adaptive_top_k,
     all_gather,

@@ -1,0 +1,1 @@
+"""What is asked before an engine begins: arguments, the model, the other ranks and their devices."""

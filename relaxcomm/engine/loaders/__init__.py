@@ -1,0 +1,1 @@
+"""What the engine learns from data loaders, and what it tells them."""

@@ -1,0 +1,86 @@
+"""A rank that has run out of data follows the others until none of them trains."""
+
+from __future__ import annotations
+
+from relaxcomm.engine.loop.loop import Loop
+from relaxcomm.engine.membership import survival
+from relaxcomm.engine.switching.algorithm_schedule import AlgorithmSchedule
+from relaxcomm.step import copied_states, replicas
+from relaxcomm.step.bound import Bound
+from relaxcomm.tensors.items import Item
+
+
+class Shadow:
+    """Follows the others' clock, and takes part in what they exchange.
+
+    Args:
+        loop: whose step it makes; a switch makes another.
+        schedule: which switches.
+    """
+
+    def __init__(self, loop: Loop, schedule: AlgorithmSchedule) -> None:
+        self._loop, self._schedule = loop, schedule
+
+    def follow(self) -> None:
+        """Take part in all that the others do, then take over the model of one that trained longest."""
+        world = self._loop.step.bound.world
+        statistics, trained = world.statistics, world.statistics.steps
+        self._loop.step.check_loaded()
+        self._schedule.stop_timing()
+        while self._follow_step():
+            pass
+        step = self._loop.step
+        step.bound.votes.drain()  # what is on its way to parameters that are given up
+        step.parameters.late.drain()
+        # Shadows have looked ahead: clocks differ.
+        steps = world.gather(trained, "the end of join()")
+        replica, root = step.bound.replica, steps.index(max(steps))
+        replicas.broadcast(replica.model, world.transport, replica.bucket_bytes, root=root)
+        step.rewind(statistics.steps - max(steps))  # shadows look ahead for the next exchange
+        if len(set(steps)) > 1:
+            _take_over(step.bound, root)
+        statistics.pause()
+
+    def _follow_step(self) -> bool:
+        """One step of the others' clock; False when nobody trains any more."""
+        while self._schedule.is_due():
+            if not self._loop.step.inputs.agree(trains=False):
+                return False
+            self._schedule.go_on()
+        step = self._loop.step
+        if not step.shadow():
+            return False
+        if not step.inputs.is_anything_ahead() and not self._schedule.is_ahead():
+            return step.inputs.agree(trains=False)
+        step.tick()
+        return True
+
+
+def _take_over(bound: Bound, root: int) -> None:
+    """Let all have what one rank has of what rules keep equal, beside the model.
+
+    Shadows have not stepped their optimizers, and exchanged at the learning rate of their last batch.
+    """
+    replica, world = bound.replica, bound.world
+    names = [item.name for item in replica.parameters] if bound.plan.keeps_step else []
+    kept = bound.algorithm.kept_equal(names, bound.clock.step)
+    slots = [
+        (one, {name: one[name].clone() for name in names}) for one, names in survival.shared_slots(bound)
+    ]
+    covers = kept.issuperset(item.name for item in replica.parameters)
+    states, left = copied_states.begin_as(replica, world, root, kept, settings=covers)
+    items = [Item(name, value) for _, values in slots for name, value in values.items()]
+    replicas.copy([*items, *states], world.transport, replica.bucket_bytes, root=root)
+    for one, values in slots:
+        one.restore(values)
+    if covers:
+        _share_scale(bound, root)
+    copied_states.warn_of_left("join()", left)
+
+
+def _share_scale(bound: Bound, root: int) -> None:
+    """Have the GradScaler, if there is one, hold what that of one rank holds."""
+    scaler = bound.replica.scaler
+    told = bound.world.gather(None if scaler is None else scaler.state_dict(), "the end of join()")[root]
+    if scaler is not None and told:  # nothing is kept by one that is off
+        scaler.load_state_dict(told)

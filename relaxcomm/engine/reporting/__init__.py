@@ -1,0 +1,1 @@
+"""Shows a run: metrics, the run log, warnings."""

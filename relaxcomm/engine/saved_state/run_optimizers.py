@@ -1,0 +1,113 @@
+"""The optimizers' part of a saved run: what they keep under names of their own goes through as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from pydantic import ValidationError
+from torch.optim import Optimizer
+
+from relaxcomm.engine.saved_state.run_schema import OptimizerState
+from relaxcomm.engine.saved_state.state_schema import fault_of
+from relaxcomm.errors import ConfigError
+from relaxcomm.replica.sharding import held, load_held
+
+_KEPT_BY_TORCH = "param_names"  # where the saved groups have none
+_HOW = ("foreach", "fused")  # the same step is computed, which moments do not tell
+_Groups: TypeAlias = Sequence[Mapping[str, Any]]
+
+
+def export(optimizers: Sequence[Optimizer]) -> list[dict[str, Any]]:
+    """Their states, with what this rank holds of sharded tensors.
+
+    Raises: ConfigError for one that could not be loaded again.
+    """
+    states = [held(optimizer.state_dict()) for optimizer in optimizers]
+    for optimizer, state in zip(optimizers, states, strict=True):
+        try:
+            OptimizerState.model_validate(state)
+        except ValidationError as error:
+            what = fault_of(error, OptimizerState)
+            raise ConfigError(
+                f"the state of {type(optimizer).__name__} could not be loaded again: {what}; let "
+                "its state_dict() give for each parameter a dict by names, or attach with another optimizer"
+            ) from None
+    return states
+
+
+def settings(optimizers: Sequence[Optimizer]) -> dict[int, list[str]]:
+    """Names of what each was made with; a wrapper may have none."""
+    return {index: list(getattr(one, "defaults", None) or ()) for index, one in enumerate(optimizers)}
+
+
+def load(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
+    """Have it go on from its state, and compute steps as it was made to: GradScaler takes it by that."""
+    pairs = zip(optimizer.param_groups, saved["param_groups"], strict=True)
+    groups = [{**theirs, **{key: ours[key] for key in _HOW if key in ours}} for ours, theirs in pairs]
+    load_held(optimizer, {**saved, "param_groups": groups})
+
+
+def check(
+    optimizers: Sequence[Optimizer], saved: Sequence[OptimizerState], made_with: Mapping[int, Sequence[str]]
+) -> None:
+    """Raise ConfigError where these are not as many optimizers with the same groups of as many parameters.
+
+    Args:
+        optimizers: that are attached.
+        saved: their states.
+        made_with: the `settings` of those that were saved, if they are known.
+    """
+    if len(saved) != len(optimizers):
+        raise ConfigError(f"{len(saved)} optimizers were saved, and {len(optimizers)} are attached")
+    for index, (optimizer, state) in enumerate(zip(optimizers, saved, strict=True)):
+        here = optimizer.state_dict()["param_groups"]
+        _check_groups(index, optimizer, here, state.param_groups, made_with.get(index, ()))
+        known = {index for group in here for index in group["params"]}
+        foreign = {index for index in state.state if isinstance(index, int)} - known
+        if foreign:
+            raise ConfigError(
+                f"the saved state of optimizer {index} is of parameters that it does not have, such as "
+                f"{min(foreign)}; load another checkpoint"
+            )
+
+
+def _check_groups(
+    index: int, optimizer: Optimizer, here: _Groups, saved: _Groups, made_with: Sequence[str]
+) -> None:
+    """Refuse other groups than those that were saved, which take their place.
+
+    Groups gain settings in training, such as of a schedule that begins then: those that only the saved ones
+    have are loaded, and those that only these have would be lost. What the saved optimizer was made with and
+    this one does not know tells another method, to which the saved moments mean nothing; names of classes
+    would not tell it, as wrappers and subclasses have others.
+    """
+    name = type(optimizer).__name__
+    if len(saved) != len(here):
+        raise ConfigError(
+            f"the saved state of optimizer {index} has {len(saved)} groups, and {name} has {len(here)}; make "
+            "the optimizer that was saved"
+        )
+    for ours, theirs in zip(map(_settings, here), map(_settings, saved), strict=True):
+        needed = {*ours, *made_with} - {_KEPT_BY_TORCH}
+        differ = [key for key in {**ours, **theirs} if key in needed and theirs.get(key) != ours.get(key)]
+        if differ:
+            was, are = ({key: one.get(key, "not there") for key in differ} for one in (theirs, ours))
+            raise ConfigError(
+                f"the saved state of optimizer {index} has groups of {str(was)[:500]}, and {name} has "
+                f"{str(are)[:500]}; make the optimizer that was saved"
+            )
+
+
+def _settings(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The indices of a group's parameters, and the kinds of its settings, whose values may differ."""
+    kinds = {key: _kind(value) for key, value in group.items() if key not in _HOW}
+    return {**kinds, "params": group["params"]}
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, bool):  # which torch's steps refuse in the place of numbers
+        return "bool"
+    if isinstance(value, int | float):
+        return "number"
+    return "list" if isinstance(value, list | tuple) else type(value).__name__  # YAML has no tuples

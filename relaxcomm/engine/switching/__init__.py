@@ -1,0 +1,1 @@
+"""From one algorithm to another: when, and what goes along."""
