@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from relaxcomm.checks import compressor_memory, compressors_hold, slots_hold
+from relaxcomm.checks import compressor_memory, compressor_repeats, compressors_hold, slots_hold
 from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, SEVERAL, coded_beside, drawn
 from relaxcomm.checks.finding import expect
 from relaxcomm.checks.round_trip import context, encode_decode, slots
@@ -201,8 +201,8 @@ def compressor_checks(compressor: Compressor, draws: int = 300) -> dict[str, Cal
         "results": results_are_followed_as_declared,
         "clock": clock_is_declared,
         "finite": finite_is_kept_as_declared,
-        "state": compressors_hold.state_is_all,
-        "slots": compressors_hold.slots_are_assigned,
+        "state": compressor_repeats.state_is_all,
+        "slots": compressor_repeats.slots_are_assigned,
         "hard inputs": compressors_hold.hard_inputs_are_survived,
         "carried": slots_hold.compressor_slots,
     }

@@ -70,6 +70,12 @@ def drawn(seed: int, numel: int = NUMEL) -> Tensor:
     return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
 
 
+def named(layout: Layout) -> str:
+    """What is tried, in a complaint."""
+    shapes = " and ".join(str(list(shape)) for shape in layout.shapes)
+    return f"{layout.numel} entries" if len(layout.shapes) == 1 else f"tensors of {shapes}"
+
+
 def hard_inputs() -> Iterator[tuple[str, Tensor]]:
     """Finite tensors at which coders fail, each with what it is."""
     normal = drawn(4)

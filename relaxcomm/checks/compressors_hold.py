@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, coded_beside, drawn, hard_inputs
-from relaxcomm.checks.finding import Broken, expect
-from relaxcomm.checks.in_place import slots_assigned
+from relaxcomm.checks.compressor_repeats import expect_same_when_asked
+from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, coded_beside, drawn, hard_inputs, named
+from relaxcomm.checks.finding import Broken, expect, told
 from relaxcomm.checks.round_trip import as_dense, context, encode_decode, ended, slots
-from relaxcomm.errors import RelaxcommError, worded
+from relaxcomm.errors import RelaxcommError
 from relaxcomm.primitives.compressors.decode import finish
-from relaxcomm.roles import Compressor, Parts, is_buffer
+from relaxcomm.roles import Compressor, Parts
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import DENSE, MOST_PLACES, Dense, Message, Sparse
 from relaxcomm.tensors.precision import wide
@@ -41,29 +41,12 @@ def messages_are_declared(compressor: Compressor) -> None:
         most = max(_bytes_made(compressor, tensor, layout, step) for step in steps)
         declared = compressor.layout_bytes(layout, tensor.element_size())
         fits = most == declared if exact else most <= declared
-        expect(fits, f"declares {declared} bytes for {_told(layout)} of {dtype}, made {most}")
+        expect(fits, f"declares {declared} bytes for {named(layout)} of {dtype}, made {most}")
         if len(layout.shapes) == 1:
             alone = compressor.message_bytes(layout.numel, tensor.element_size())
-            expect(alone == declared, f"declares {declared} bytes for {_told(layout)}, and also {alone}")
+            expect(alone == declared, f"declares {declared} bytes for {named(layout)}, and also {alone}")
         exact = exact or (layout == LAYOUTS[0] and most == declared)  # they come to the most: others do, too
-        _sends_the_same(compressor, layout)
-
-
-def _sends_the_same(compressor: Compressor, layout: Layout) -> None:
-    """Most exchanges do not ask for what was sent: messages, results and slots are the same all the same."""
-    first = drawn(0, layout.numel)
-    states = {asked: slots(compressor, first, layout) for asked in (True, False)}
-    for step in range(2):
-        cx, tensor, found = context(step=step, layout=layout), drawn(step, layout.numel), []
-        for asked, state in states.items():
-            coding = compressor.encode_decode(cx, tensor.clone(), state, keep_sent=asked)
-            messages, result, _ = ended(coding)
-            found.append([*(message.pack() for message in messages), result])
-        expect(
-            len(found[0]) == len(found[1]) and all(map(torch.equal, *found)),
-            f"codes {_told(layout)} to other messages or another result with keep_sent=False, as most "
-            "exchanges ask; let it decide whether what was sent is returned, and nothing else",
-        )
+        expect_same_when_asked(compressor, layout)
 
 
 def every_rank_sends(compressor: Compressor) -> None:
@@ -102,12 +85,6 @@ def _bytes_made(compressor: Compressor, tensor: Tensor, layout: Layout, step: in
     same = torch.equal(result.to(tensor.dtype), decoded.to(tensor.dtype))
     expect(same, f"alone, of {tensor.dtype}, the result is not what its own messages decode to")
     return sum(message.pack().numel() for message in messages)
-
-
-def _told(layout: Layout) -> str:
-    """What is tried, in a complaint."""
-    shapes = " and ".join(str(list(shape)) for shape in layout.shapes)
-    return f"{layout.numel} entries" if len(layout.shapes) == 1 else f"tensors of {shapes}"
 
 
 def weights_are_kept(compressor: Compressor) -> None:
@@ -150,7 +127,7 @@ def _sum_is_enough(compressor: Compressor) -> None:
         apart, together = coded(_weighed), coded(summed)
         expect(
             torch.allclose(apart, together, rtol=1e-2, atol=1e-2),
-            f"{_TWO} do not make what their weighted sum alone makes, in {_told(layout)}: weigh the messages "
+            f"{_TWO} do not make what their weighted sum alone makes, in {named(layout)}: weigh the messages "
             "of each round",
         )
 
@@ -170,7 +147,7 @@ def values_are_declared(compressor: Compressor) -> None:
         values = message.tensor if isinstance(message, Dense) else getattr(message, "values", tensor[:0])
         made = values.numel(), values.element_size()
         fits = made == declared or (compressor.facts.follows_clock and made <= declared)
-        expect(fits, f"declares (values, bytes of each) of {declared} for {_told(layout)}, made {made}")
+        expect(fits, f"declares (values, bytes of each) of {declared} for {named(layout)}, made {made}")
 
 
 def loss_is_declared(compressor: Compressor) -> None:
@@ -185,34 +162,11 @@ def loss_is_declared(compressor: Compressor) -> None:
     expect(lost <= bound * 1.05 + 1e-6, f"declares to lose {bound:.4g} ||x||^2 at most, lost {lost:.4g}")
 
 
-def state_is_all(compressor: Compressor) -> None:
-    """A coder that goes on from saved slots makes the same messages."""
-    tensors = [drawn(step) for step in range(8)]
-    state = slots(compressor, tensors[0])
-    for step in range(4):
-        encode_decode(compressor, tensors[step], state, step)
-    saved = {name: value.clone() for name, value in state.items() if not is_buffer(name)}
-    restored = {**slots(compressor, tensors[0]), **saved}
-    for step in range(4, 8):
-        ours = encode_decode(compressor, tensors[step], state, step)
-        theirs = encode_decode(compressor, tensors[step], restored, step)
-        same = all(torch.equal(a.pack(), b.pack()) for a, b in zip(ours[0], theirs[0], strict=True))
-        expect(same, "goes on differently from its saved slots: it keeps state elsewhere, or draws unseeded")
-
-
-def slots_are_assigned(compressor: Compressor) -> None:
-    """A slot changes by assignment."""
-    state = slots(compressor, torch.zeros(NUMEL))
-    for step in range(4):
-        with slots_assigned(state):
-            encode_decode(compressor, drawn(step), state, step)
-
-
 def hard_inputs_are_survived(compressor: Compressor) -> None:
     """Finite entries come out finite, and what is not finite is never hidden."""
     for layout in LAYOUTS:
         for what, tensor in hard_inputs():
-            _is_survived(compressor, tensor, layout, f"{what}, in {_told(layout)}")
+            _is_survived(compressor, tensor, layout, f"{what}, in {named(layout)}")
         for bad in (math.nan, math.inf):
             _is_shown(compressor, bad, layout)
 
@@ -221,7 +175,7 @@ def _is_survived(compressor: Compressor, tensor: Tensor, layout: Layout, what: s
     try:
         _, result, decoded = encode_decode(compressor, tensor, layout=layout)
     except Exception as error:  # a plug-in may raise anything
-        raise Broken(f"{what}: raises {worded(error)}") from error
+        raise Broken(f"{what}: raises {told(error)}") from error
     finite = bool(result.isfinite().all() and decoded.isfinite().all())
     expect(finite, f"{what}: the result is not finite")
     made, allowed = {result.dtype, decoded.dtype}, {tensor.dtype, wide(tensor.dtype)}
@@ -230,7 +184,7 @@ def _is_survived(compressor: Compressor, tensor: Tensor, layout: Layout, what: s
 
 def _is_shown(compressor: Compressor, bad: float, layout: Layout) -> None:
     """An entry that is not finite is seen at once, also where its place is not one that this step sends."""
-    what = f"an entry that is {bad}, in {_told(layout)},"
+    what = f"an entry that is {bad}, in {named(layout)},"
     for place, step in itertools.product((0, 3, layout.numel // 2, layout.numel - 1), range(_SHOWN_STEPS)):
         tensor = drawn(5)
         tensor[place] = bad

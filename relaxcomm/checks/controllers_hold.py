@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import torch
 
-from relaxcomm.checks.finding import checks_of, expect
+from relaxcomm.checks.finding import Broken, checks_of, expect, told
+from relaxcomm.checks.in_place import expect_left
 from relaxcomm.checks.round_trip import context
 from relaxcomm.checks.triggers_hold import Values
 from relaxcomm.roles import Context, Controller, ExchangedBucket, MicroGradients
@@ -34,26 +35,37 @@ def _decided(controller: Controller, cx: Context, seen: ExchangedBucket) -> Mapp
     return controller.decide(cx, 2 * total)
 
 
-def _works(controller: Controller, *, local: bool, micro: bool) -> bool:
-    """Whether it can be told of an exchange, and decide."""
+def _error(controller: Controller, *, local: bool, micro: bool) -> Exception | None:
+    """What it raises when it is told of an exchange and decides; None if it works."""
     cx = replace(context(size=2), values=_values(controller))
     try:
         _decided(controller, cx, _observed(local=local, micro=micro))
-    except Exception:  # whatever it says
-        return False
-    return True
+    except Exception as error:  # a plug-in may raise anything
+        return error
+    return None
 
 
 def inputs_are_declared(controller: Controller) -> None:
     """It works with what it needs, and not without."""
     facts = controller.facts
-    works = _works(controller, local=facts.needs_local, micro=facts.needs_micro_gradients)
-    expect(works, "fails with all that it declares to need")
+    error = _error(controller, local=facts.needs_local, micro=facts.needs_micro_gradients)
+    if error is not None:
+        raise Broken(f"fails with all that it declares to need: {told(error)}") from error
     for name, declared, without in (
-        ("needs_local", facts.needs_local, _works(controller, local=False, micro=True)),
-        ("needs_micro_gradients", facts.needs_micro_gradients, _works(controller, local=True, micro=False)),
+        ("needs_local", facts.needs_local, _error(controller, local=False, micro=True)),
+        ("needs_micro_gradients", facts.needs_micro_gradients, _error(controller, local=True, micro=False)),
     ):
-        expect(not (declared and without), f"declares {name}=True, but works without")
+        expect(not declared or without is not None, f"declares {name}=True, but works without")
+
+
+def buckets_are_left(controller: Controller) -> None:
+    """What it is shown moves the model, and other controllers see it, too."""
+    facts = controller.facts
+    seen, before = (_observed(local=facts.needs_local, micro=facts.needs_micro_gradients) for _ in range(2))
+    controller.observe(_seen_by(0, controller), seen)
+    expect_left("seen.result", [seen.result], [before.result])
+    if seen.local is not None and before.local is not None:
+        expect_left("seen.local", [seen.local], [before.local])
 
 
 def needs_are_declared(controller: Controller) -> None:
@@ -92,6 +104,11 @@ def _values(controller: Controller) -> Values:
 
 
 controller_checks = checks_of(
-    {"inputs": inputs_are_declared, "needs": needs_are_declared, "ranks": ranks_decide_alike}
+    {
+        "inputs": inputs_are_declared,
+        "buckets": buckets_are_left,
+        "needs": needs_are_declared,
+        "ranks": ranks_decide_alike,
+    }
 )
 """The checks of a controller, by name."""

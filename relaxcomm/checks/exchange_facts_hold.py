@@ -17,7 +17,7 @@ from relaxcomm.checks.exchanges_hold import (
     slots_are_assigned,
     traffic_is_declared,
 )
-from relaxcomm.checks.finding import Broken, checks_of, expect
+from relaxcomm.checks.finding import Broken, checks_of, expect, told
 from relaxcomm.checks.trial_coders import CODERS, in_two_rounds
 from relaxcomm.errors import CommunicationError
 from relaxcomm.primitives.compressors.top_k import top_k
@@ -38,7 +38,7 @@ def accepted_kinds_come_through(exchange: Exchange) -> None:
         try:
             results = torch.stack([one.result for one in exchanged(exchange, coder, _SIZE)])
         except Exception as error:  # a plug-in may raise anything
-            raise Broken(f"declares to accept {kind} messages, but raises {error!r}") from error
+            raise Broken(f"declares to accept {kind} messages, but raises {told(error)}") from error
         if kind == MAXIMUM:
             largest = torch.stack([tensor_of(rank) for rank in range(_SIZE)]).amax(0)
             expect(bool((results == largest).all()), "declares to accept maximum messages, returns others")
@@ -66,8 +66,8 @@ def rounds_are_declared(exchange: Exchange) -> None:
     try:
         found = exchanged(exchange, in_two_rounds(), _SIZE)
     except Exception as error:
-        raise Broken(f"declares several rounds, but a second message raises {error!r}") from error
-    operations = {one.operations for one in found}
+        raise Broken(f"declares several rounds, but a second message raises {told(error)}") from error
+    operations = set[int]().union(*(one.operations for one in found))
     expect(
         operations == {2 * exchange.facts.operations},
         f"declares several rounds of {exchange.facts.operations} operations, took {operations} for two",

@@ -34,13 +34,13 @@ class Ended:
 
     Args:
         result: its tensor, with what it has still to learn from a service of its own.
-        operations: number of operations in the last exchange.
-        sent: bytes that it sent.
+        operations: numbers of operations that its exchanges took.
+        sent: bytes that it sent in all.
         written: slots that it wrote into in place.
     """
 
     result: Tensor
-    operations: int
+    operations: frozenset[int]
     sent: int
     written: list[str]
 
@@ -103,8 +103,9 @@ def exchanged(
     """
 
     def rank(group: InProcessGroup) -> Ended | None:
-        transport, tensor, operations = group.transport(), put_in(group.rank()), 0
+        transport, tensor = group.transport(), put_in(group.rank())
         written: list[str] = []
+        taken: set[int] = set()
         known = replace(context(group.rank(), size), divided=divided)
         cx = replace(known, topology=topology or topology_of(exchange, size))
         bucket = Bucket(0, [Item("tensor", (start or put_in)(group.rank()).clone())])
@@ -127,8 +128,10 @@ def exchanged(
                     tensor = entries(stop.value, len(tensor), "run", exchange, compressor)
                     break
             written += held.written()
+            taken.add(operations)
         transport.leave()
         rest = None if served is None else served.service.rest()
-        return Ended(tensor if rest is None else tensor + rest, operations, transport.counters.sent, written)
+        result = tensor if rest is None else tensor + rest
+        return Ended(result, frozenset(taken), transport.counters.sent, written)
 
     return [one for one in simulate(rank, size) if one is not None]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import torch
 
-from relaxcomm.errors import CompositionWarning, RelaxcommError
+from relaxcomm.errors import CompositionWarning, RelaxcommError, worded
 from relaxcomm.system.time_limit import within
 
 T = TypeVar("T")
+_AROUND_PLUGINS = {"relaxcomm", "torch", "pydantic", *sys.stdlib_module_names}
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,19 @@ def expect(holds: bool, complaint: str) -> None:
         raise Broken(complaint)
 
 
+def told(error: BaseException) -> str:
+    """What an error says and, if nobody worded it for users, the line of the plug-in from which it came."""
+    if isinstance(error, RelaxcommError):
+        return str(error)
+    package, place = "", ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        found = frame.f_globals.get("__name__", "").partition(".")[0]
+        package = package or (found if found not in _AROUND_PLUGINS else "")
+        if package and found == package:  # and not what it has called
+            place = f" ({Path(frame.f_code.co_filename).name}:{line})"
+    return worded(error) + place
+
+
 def checks_of(checks: Mapping[str, Callable[[T], None]]) -> Callable[[T], dict[str, Callable[[], None]]]:
     """What makes checks, by name, of what they look at."""
     return lambda subject: {name: partial(run, subject) for name, run in checks.items()}
@@ -84,6 +101,5 @@ def attempt(subject: str, check: str, run: Callable[[], None], limit_seconds: fl
         fault = f"did not end within {limit_seconds:g} s, so the checks after it were left out: "
         return Finding(subject, check, f"{fault}does a loop have no end?", ended=False)
     except Exception as error:  # a plug-in may raise anything
-        kind = "" if isinstance(error, RelaxcommError) else f"{type(error).__name__}: "
-        return Finding(subject, check, f"{kind}{error}")
+        return Finding(subject, check, told(error))
     return Finding(subject, check)

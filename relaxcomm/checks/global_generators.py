@@ -13,7 +13,8 @@ from relaxcomm.system.random_states import export_random, raw
 _HOST = torch.device("cpu")
 ALIKE = (
     "what all ranks have to do alike, such as to fire without a vote, may follow cx.step and numbers from "
-    "torch.Generator().manual_seed(hash((seed, cx.step)))"
+    "torch.Generator().manual_seed(hash((seed, cx.step))), where seed is a whole number: the hash of text is "
+    "another one in each process"
 )
 
 

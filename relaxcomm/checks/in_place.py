@@ -1,15 +1,40 @@
-"""What may not be written into: the engine keeps old slots, and the base, until all ranks are well."""
+"""What may not be written into: what a primitive is shown, its old slots, and the primitive itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from relaxcomm.checks.finding import expect
 from relaxcomm.roles import is_buffer
+
+
+def expect_left(what: str, now: Sequence[Tensor], before: Sequence[Tensor]) -> None:
+    """Complain if what a primitive is shown was written into."""
+    same = all(map(torch.equal, now, before))
+    expect(same, f"writes into {what} in place, which cannot be taken back; make a new tensor")
+
+
+def attributes(primitive: object) -> set[str]:
+    """What lies in an object beside cached properties."""
+    cls = type(primitive)
+    names = getattr(primitive, "__dict__", ())
+    return {one for one in names if not isinstance(inspect.getattr_static(cls, one, None), cached_property)}
+
+
+def nothing_is_added(primitive: object, before: Collection[str]) -> None:
+    """It keeps nothing in itself: workers of a process, and buckets, share it, and no checkpoint holds it."""
+    added = sorted(attributes(primitive) - set(before))
+    expect(
+        not added,
+        f"keeps {added} in itself, which workers share and no checkpoint holds; keep what changes in slots, "
+        "and what follows from the arguments alone in a functools.cached_property",
+    )
 
 
 class Held:

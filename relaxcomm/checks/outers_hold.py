@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from relaxcomm.checks import slots_hold
-from relaxcomm.checks.finding import checks_of, expect
-from relaxcomm.checks.in_place import slots_assigned
+from relaxcomm.checks.finding import checks_of, expect, told
+from relaxcomm.checks.in_place import expect_left, slots_assigned
 from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Context, Outer
 from relaxcomm.roles.outer import applied
@@ -54,17 +54,22 @@ def base_is_declared(outer: Outer) -> None:
     """Without a base it works, or not."""
     try:
         _Trial(outer).apply(_drawn(1), None)
-        works = True
-    except Exception:  # whatever it says
-        works = False
+        seen, works = "works", True
+    except Exception as error:  # a plug-in may raise anything
+        seen, works = f"fails: {told(error)}", False
     declared = outer.facts.needs_base
-    seen = "works" if works else "fails"
     expect(works != declared, f"declares needs_base={declared}, but without a base it {seen}")
 
 
 def averaging_is_declared(outer: Outer) -> None:
     """The combined result as it is, or the base moved by it; and what moves no model changes no result."""
     facts, result, base = outer.facts, _drawn(1), _drawn(2)
+    for declared, what in (
+        (facts.averages, "averages=True, so that the result is taken as it is"),
+        (not facts.moves_model, "moves_model=False, so that the model is left alone"),
+    ):
+        both = declared and facts.needs_base
+        expect(not both, f"declares {what}, and also needs_base=True; declare the one or the other")
     if facts.averages:
         same = torch.equal(_Trial(outer).apply(result, None), result)
         expect(same, "declares to take the result as it is, but changes it")
@@ -140,8 +145,7 @@ def slots_are_assigned(outer: Outer) -> None:
         base = _drawn(step + 4)
         with slots_assigned(trial.state):
             trial.apply(_drawn(step), base if outer.facts.needs_base else None, step)
-        same = torch.equal(base, _drawn(step + 4))
-        expect(same, "writes into the base in place, which cannot be taken back; return a new tensor")
+        expect_left("the base", [base], [_drawn(step + 4)])
 
 
 outer_checks = checks_of(

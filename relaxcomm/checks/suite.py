@@ -15,6 +15,7 @@ from relaxcomm.checks.declarations import declaration_checks, name_is_declared
 from relaxcomm.checks.exchange_facts_hold import exchange_checks
 from relaxcomm.checks.finding import Finding, attempt
 from relaxcomm.checks.global_generators import global_states, left_alone
+from relaxcomm.checks.in_place import attributes, nothing_is_added
 from relaxcomm.checks.outers_hold import outer_checks
 from relaxcomm.checks.partitions_hold import partition_checks
 from relaxcomm.checks.payloads_hold import payload_checks
@@ -50,8 +51,8 @@ def check(target: str | Path, **parameters: Any) -> list[Finding]:
 
     Example:
         >>> from relaxcomm import check
-        >>> [finding.check for finding in check("disjoint")]
-        ['import', 'builds', 'words', 'arguments', 'equality', 'parts', 'repeats', 'random numbers']
+        >>> [finding.check for finding in check("disjoint")][4:]
+        ['equality', 'parts', 'repeats', 'attributes', 'random numbers']
     """
     return list(findings(target, parameters))
 
@@ -99,11 +100,12 @@ def _of(
     yield tried("builds", prepare)
     if not built:
         return
-    made, before = built[0], global_states()
+    made, before, kept = built[0], global_states(), attributes(built[0])
     for check, run in (declaration_checks(build, target, arguments) | _by_role(name, made)).items():
         yield tried(check, run)
     around: list[Algorithm] = [made] if isinstance(made, Algorithm) else []
     if not around:
+        yield tried("attributes", partial(nothing_is_added, made, kept))
         yield tried("random numbers", partial(left_alone, before))
         composed = tried("composes", lambda: around.extend(filter(None, [algorithm_around(made)])))
         if composed.fault is not None:

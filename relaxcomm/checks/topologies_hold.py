@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
-from relaxcomm.checks.finding import Broken, checks_of, expect
+from relaxcomm.checks.finding import Broken, checks_of, expect, told
 from relaxcomm.checks.world_sizes import LARGEST
 from relaxcomm.errors import TopologyError
 from relaxcomm.fields.validation import shown
@@ -32,9 +33,8 @@ def _trials(topology: Topology) -> list[int]:
             except TopologyError as error:
                 refused.append(error)
             except Exception as error:  # a plug-in may raise anything
-                kind = f"{type(error).__name__}: {error}"
                 remedy = "raise TopologyError for a number that it cannot have"
-                raise Broken(f"for {number} workers raises {kind}; {remedy}") from error
+                raise Broken(f"for {number} workers raises {told(error)}; {remedy}") from error
         if max(found, default=1) > 1:
             return list(dict.fromkeys(found))
     raise Broken(f"no number of workers from 2 to {LARGEST} can be had: {refused[-1]}")
@@ -42,6 +42,7 @@ def _trials(topology: Topology) -> list[int]:
 
 def links_are_right(topology: Topology) -> None:
     """Some number of workers would come to agree over it, unless it refuses all that were tried."""
+    _methods_take_what_they_are_given(topology)
     refused: list[TopologyError] = []
     for number in dict.fromkeys((*_trials(topology), *_OTHER_SIZES)):
         if number == 1:
@@ -53,6 +54,18 @@ def links_are_right(topology: Topology) -> None:
         else:
             return
     raise refused[0]
+
+
+def _methods_take_what_they_are_given(topology: Topology) -> None:
+    """One more argument that is required, such as a rank, would be taken for the number of workers."""
+    for name in ("graph", "weights"):
+        taken = inspect.signature(getattr(topology, name))
+        for given in (["world_size"], ["world_size", "step"]):
+            try:
+                taken.bind(*given)
+            except TypeError:
+                called = f"is called as {name}({', '.join(given)}); define {name}(self, world_size, step=0)"
+                raise Broken(f"defines {name}{taken}, and {called}") from None
 
 
 def graphs_come_again(topology: Topology) -> None:

@@ -12,14 +12,16 @@ import torch
 from relaxcomm.checks import slots_hold
 from relaxcomm.checks.finding import Broken, checks_of, expect
 from relaxcomm.checks.global_generators import ALIKE, global_states, left_alone
-from relaxcomm.checks.in_place import slots_assigned
+from relaxcomm.checks.in_place import expect_left, slots_assigned
 from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Context, Observation, Trigger, VotingTrigger
 from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.kept_slots import Slots
 
 _PERIODS, _LEAST_STEPS = 3, 128
-_ELSEWHERE = "it keeps state in a module or a class; take it from cx, or from the slots of a vote"
+_SCALES, _SCALE_STEPS = (1.0, 0.1, 0.01, 10.0), 16  # of gradients, since thresholds may be of any size
+_RANKS, _WORLD_SIZE = (1, 2, 3, 7), 8
+_ELSEWHERE = "it keeps state in a module, a class or itself; take it from cx, or from the slots of a vote"
 
 
 class Values(Mapping[str, float]):
@@ -54,7 +56,7 @@ class _Counting(Context):
 
 def _observed(step: int, values: Mapping[str, float], event: str | None = None, rank: int = 0) -> Context:
     """What the engine lets a trigger see, which is asked for all buckets at once."""
-    return context(rank, 2, step).at(round=0, values=values, event=event)
+    return context(rank, _WORLD_SIZE, step).at(round=0, values=values, event=event)
 
 
 def firing_is_declared(trigger: Trigger) -> None:
@@ -72,10 +74,10 @@ def firing_is_declared(trigger: Trigger) -> None:
     steps, generators = max(_PERIODS * facts.period_steps, _LEAST_STEPS), global_states()
     try:
         fired = list(_firings(trigger, steps))
-        beside = [one for one, _ in zip(_firings(trigger, steps), _firings(trigger, steps), strict=True)]
+        beside = list(zip(_firings(trigger, steps), _firings(trigger, steps), strict=True))
     except AssertionError as error:
         raise Broken(f"declares to be known at {facts.known}, but asks for more: {error}") from error
-    if beside != fired:
+    if beside != [(one, one) for one in fired]:
         left_alone(generators)
         raise Broken(f"fires in other steps when another worker in its process is asked, too: {_ELSEWHERE}")
     follows = list(_firings(trigger, steps, counts=True)) != fired
@@ -85,8 +87,9 @@ def firing_is_declared(trigger: Trigger) -> None:
         "finds 0 and 1 there in each step; count steps by cx.step - cx.start",
     )
     if not voting:
-        alike = list(_firings(trigger, steps, rank=1)) == fired
-        expect(alike, f"fires in other steps on another rank, though nobody votes; {ALIKE}")
+        for rank in _RANKS:
+            alike = list(_firings(trigger, steps, rank=rank)) == fired
+            expect(alike, f"fires in other steps on another rank, though nobody votes; {ALIKE}")
         _follows_its_event(trigger, fired)
     steps_fired = [step for step, fires in enumerate(fired) if fires]
     for before, step in itertools.pairwise(steps_fired):
@@ -102,8 +105,7 @@ def _firings(trigger: Trigger, steps: int, *, counts: bool = False, rank: int = 
         cx = _observed(step, Values(1.0), trigger.facts.event, rank)
         cx = _Counting(**vars(cx.at(round=step, samples=step + 2))) if counts else cx
         if isinstance(trigger, VotingTrigger):
-            seen = _Watched(1.0 + 9.0 * (step % 3))
-            cx = replace(cx, decided=is_yes(trigger.vote(cx, state, seen), "vote", trigger))
+            cx = replace(cx, decided=is_yes(trigger.vote(cx, state, _seen(step)), "vote", trigger))
         yield is_yes(trigger.fires(cx), "fires", trigger)
 
 
@@ -143,6 +145,12 @@ class _Watched(Observation):
         return 1.0 if default is None else default
 
 
+def _seen(step: int) -> _Watched:
+    """The gradients of a step, large and small ones."""
+    scale = _SCALES[step // _SCALE_STEPS % len(_SCALES)]
+    return _Watched(scale * (1.0 + 9.0 * (step % 3)))
+
+
 def numbers_are_declared(trigger: Trigger) -> None:
     """Of the numbers that the engine takes for triggers it asks for those that it looks at."""
     if not isinstance(trigger, VotingTrigger):
@@ -156,12 +164,14 @@ def numbers_are_declared(trigger: Trigger) -> None:
 
 
 def slots_are_assigned(trigger: Trigger) -> None:
-    """A slot of those who vote changes by assignment."""
+    """A slot of those who vote changes by assignment, and the gradients, which the step needs, not at all."""
     if isinstance(trigger, VotingTrigger):
         state = Slots(trigger.init_vote(), repr(trigger))
-        for step in range(4):
+        for step in range(_LEAST_STEPS):
+            seen = _seen(step)
             with slots_assigned(state):
-                trigger.vote(_observed(step, {}), state, _Watched(step + 1.0))
+                trigger.vote(_observed(step, {}), state, seen)
+            expect_left("observation.gradients", seen.gradients, _seen(step).gradients)
 
 
 trigger_checks = checks_of(

@@ -1,0 +1,71 @@
+"""Checks of what a compressor makes when it codes the same again, and of what it writes into."""
+
+from __future__ import annotations
+
+import torch
+
+from relaxcomm.checks.compressor_trials import NUMEL, drawn, named
+from relaxcomm.checks.finding import Broken, expect
+from relaxcomm.checks.global_generators import global_states, left_alone
+from relaxcomm.checks.in_place import expect_left, slots_assigned
+from relaxcomm.checks.round_trip import context, encode_decode, ended, slots
+from relaxcomm.roles import Compressor, is_buffer
+from relaxcomm.tensors.layout import Layout
+
+
+def expect_same_when_asked(compressor: Compressor, layout: Layout) -> None:
+    """Most exchanges do not ask for what was sent: messages, results and slots are the same all the same."""
+    generators = global_states()
+    if _codes_alike(compressor, layout, True, False):
+        return
+    left_alone(generators)
+    expect(
+        _codes_alike(compressor, layout, True, True),
+        f"codes {named(layout)} to other messages or another result where another worker in its process "
+        "codes the same beside it: it keeps state in a module, a class or itself; keep it in slots",
+    )
+    raise Broken(
+        f"codes {named(layout)} to other messages or another result with keep_sent=False, as most exchanges "
+        "ask; let it decide whether what was sent is returned, and nothing else"
+    )
+
+
+def _codes_alike(compressor: Compressor, layout: Layout, *asked: bool) -> bool:
+    """Whether two workers, who ask for what was sent or do not, get the same of the same tensors."""
+    first = drawn(0, layout.numel)
+    states = [slots(compressor, first, layout) for _ in asked]
+    for step in range(2):
+        cx, tensor, found = context(step=step, layout=layout), drawn(step, layout.numel), []
+        for keep_sent, state in zip(asked, states, strict=True):
+            coding = compressor.encode_decode(cx, tensor.clone(), state, keep_sent=keep_sent)
+            messages, result, _ = ended(coding)
+            found.append([*(message.pack() for message in messages), result])
+        if len(found[0]) != len(found[1]) or not all(map(torch.equal, *found)):
+            return False
+    return True
+
+
+def state_is_all(compressor: Compressor) -> None:
+    """A coder that goes on from saved slots makes the same messages."""
+    tensors = [drawn(step) for step in range(8)]
+    state = slots(compressor, tensors[0])
+    for step in range(4):
+        encode_decode(compressor, tensors[step], state, step)
+    saved = {name: value.clone() for name, value in state.items() if not is_buffer(name)}
+    restored = {**slots(compressor, tensors[0]), **saved}
+    for step in range(4, 8):
+        ours = encode_decode(compressor, tensors[step], state, step)
+        theirs = encode_decode(compressor, tensors[step], restored, step)
+        same = all(torch.equal(a.pack(), b.pack()) for a, b in zip(ours[0], theirs[0], strict=True))
+        expect(same, "goes on differently from its saved slots: it keeps state elsewhere, or draws unseeded")
+
+
+def slots_are_assigned(compressor: Compressor) -> None:
+    """A slot changes by assignment, and the tensor, from which a wrapper takes what was sent, not at all."""
+    state = slots(compressor, torch.zeros(NUMEL))
+    for step in range(4):
+        with slots_assigned(state):
+            encode_decode(compressor, drawn(step), state, step)
+        tensor = drawn(step)
+        next(compressor.encode_decode(context(step=step), tensor, slots(compressor, tensor), keep_sent=True))
+        expect_left("the tensor that it encodes", [tensor], [drawn(step)])
