@@ -42,7 +42,10 @@ def traffic_is_declared(exchange: Exchange) -> None:
         found = exchanged(exchange, compressor, size, put_in=partial(tensor_of, numel=numel), steps=_STEPS)
         operations = set[int]().union(*(one.operations for one in found))
         declared = compressor.facts.rounds * exchange.facts.operations
-        expect(operations == {declared}, f"declares {declared} operations, took {operations} on {size} ranks")
+        expect(
+            operations == {declared},
+            f"declares {declared} operations an exchange, took {operations} on {size} ranks",
+        )
         message_bytes = exchange.coded_bytes(compressor, one_tensor(numel), 4, size)
         bytes_sent = exchange.bytes_sent(message_bytes, size, topology_of(exchange, size))
         bytes_sent += exchange.answers_sent(4 * numel, size, topology_of(exchange, size))

@@ -19,7 +19,7 @@ from relaxcomm.errors import CompositionWarning, RelaxcommError, worded
 from relaxcomm.system.time_limit import within
 
 T = TypeVar("T")
-_AROUND_PLUGINS = {"relaxcomm", "torch", "pydantic", *sys.stdlib_module_names}
+_OTHERS = {"relaxcomm", "torch", "numpy", "networkx", "pydantic", *sys.stdlib_module_names}
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def told(error: BaseException) -> str:
     package, place = "", ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         found = frame.f_globals.get("__name__", "").partition(".")[0]
-        package = package or (found if found not in _AROUND_PLUGINS else "")
+        package = package or (found if found not in _OTHERS else "")
         if package and found == package:  # and not what it has called
             place = f" ({Path(frame.f_code.co_filename).name}:{line})"
     return worded(error) + place

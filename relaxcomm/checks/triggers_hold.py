@@ -19,7 +19,6 @@ from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.kept_slots import Slots
 
 _PERIODS, _LEAST_STEPS = 3, 128
-_SCALES, _SCALE_STEPS = (1.0, 0.1, 0.01, 10.0), 16  # of gradients, since thresholds may be of any size
 _RANKS, _WORLD_SIZE = (1, 2, 3, 7), 8
 _ELSEWHERE = "it keeps state in a module, a class or itself; take it from cx, or from the slots of a vote"
 
@@ -146,9 +145,9 @@ class _Watched(Observation):
 
 
 def _seen(step: int) -> _Watched:
-    """The gradients of a step, large and small ones."""
-    scale = _SCALES[step // _SCALE_STEPS % len(_SCALES)]
-    return _Watched(scale * (1.0 + 9.0 * (step % 3)))
+    """The gradients of a step: some of each size, since a threshold may have any."""
+    scale = 10 ** (1 - step // 16 % 8 / 2)
+    return _Watched(scale * (1.0 + 7 * step % 11))
 
 
 def numbers_are_declared(trigger: Trigger) -> None:
