@@ -97,9 +97,9 @@ class Saving:
         engine, self._write = self._engine, None
         world = engine.world
         with sharing_errors(world.transport, "checkpoint.save()") as told:
-            if self._keep < 1:
-                raise ConfigError(f"keep is {self._keep}; keep at least 1 checkpoint")
             state, destination = _split(engine.run_state_dict(**self._others)), None
+            if self._keep < 1:  # not before, since ranks may meet there
+                raise ConfigError(f"keep is {self._keep}; keep at least 1 checkpoint")
             try:
                 if world.process.rank == 0:
                     destination = prepare(self._path, int(engine.statistics["steps"]), self._keep)

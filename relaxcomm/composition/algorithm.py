@@ -97,6 +97,11 @@ class Algorithm:
         return all(rule.exchange.facts.collective for rule in self.rules)
 
     @property
+    def meets_to_save(self) -> bool:
+        """Whether a state is saved by all workers together, who wait for what each has asked and sent."""
+        return not self.is_collective or any(rule.delay == "unbounded" for rule in self.rules)
+
+    @property
     def keeps_step(self) -> bool:
         """Whether all workers take part in every exchange, in the same step."""
         return self.is_collective and all(rule.trigger.facts.known != "event" for rule in self.rules)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from relaxcomm.composition.algorithm import Algorithm
@@ -15,13 +16,22 @@ from relaxcomm.network.transport import Membership
 from relaxcomm.step.kept_replica import kept
 
 
+def before_ranks_meet(session: Session) -> AbstractContextManager[object]:
+    """Inside is what may fail on one rank alone, for which the others would wait in what follows."""
+    bound = session.bound
+    if bound.algorithm.meets_to_save:
+        return sharing_errors(bound.world.transport, "state_dict()", bound.event_step)
+    return nullcontext()  # a rank may save its state alone
+
+
 def export(session: Session) -> dict[str, Any]:
     """All state of this rank.
 
     Raises: UsageError for loaded weights that would move a base.
     """
     session.loop.close_skipped_step()
-    is_loaded = bool(session.replica.loaded.refuse(session.bound.algorithm, session.bound.clock.step))
+    with before_ranks_meet(session):
+        is_loaded = bool(session.replica.loaded.refuse(session.bound.algorithm, session.bound.clock.step))
     session.bound.flags.raise_if_bad()
     session.step.meet()
     session.step.parameters.even_out()

@@ -170,7 +170,7 @@ class Restorable(Readable):
 
     def _begin_save(self, called: str) -> None:
         self._check_not_averaged(called, SAVES_MEAN)
-        if not self.algorithm.is_collective:  # all meet, to have answered what each has asked
+        if self.algorithm.meets_to_save:
             self._check_not_joined(called)
 
     def _begin_load(self, called: str) -> None:

@@ -213,6 +213,33 @@ def test_where_one_rank_cannot_give_its_state_all_know_and_go_on(algorithm, tmp_
     assert in_process(program, 3) == ["step-00000001"] * 3
 
 
+@pytest.mark.parametrize("algorithm", ["bsp", "ssp", "async_model_average", "decoupled_diloco"])
+def test_what_is_wrong_on_one_rank_alone_is_told_on_all_who_can_go_on(algorithm, tmp_path):
+    """Also where ranks meet as they save."""
+
+    def program(world):
+        model = CASES["mlp"].model()
+        optimizer, saved = make_optimizer("momentum", model), []
+        with world.attach(model, optimizer, {"algorithm": algorithm, "bucket_bytes": 600}) as engine:
+            for step in range(2):
+                CASES["mlp"].local_loss(model, step, world.rank).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                with pytest.raises(ConfigError, match="rank 1: keep is 0; keep at least 1"):
+                    checkpoint.save(engine, tmp_path, keep=0 if world.rank == 1 else 2)
+                before = {name: value.clone() for name, value in model.state_dict().items()}
+                if algorithm == "ssp":  # which would take it for what this rank has trained
+                    if world.rank == 1:
+                        model.load_state_dict({name: value + 1 for name, value in before.items()})
+                    with pytest.raises(UsageError, match="load_state_dict"):
+                        checkpoint.save(engine, tmp_path)
+                    model.load_state_dict(before)
+                saved.append(checkpoint.save(engine, tmp_path).name)
+        return saved
+
+    assert in_process(program, 3) == [["step-00000001", "step-00000002"]] * 3
+
+
 @pytest.mark.parametrize("failing", [0, 1])
 def test_where_one_rank_cannot_write_none_has_saved(tmp_path, monkeypatch, failing):
     in_process(some_run, 2, tmp_path, 1)
