@@ -69,8 +69,8 @@ class Rule(RuleParts):
 
         Returns: the rules.
 
-        Raises: CompositionError for more fragments than there are steps from one exchange to the next, and
-            for a rule that selects parameters itself.
+        Raises: CompositionError for no fragments or more than there are steps from one exchange to the next,
+            and for a rule that selects parameters itself.
 
         Example:
             >>> from relaxcomm import Rule
@@ -80,10 +80,12 @@ class Rule(RuleParts):
             Rule(every(steps=8), parameters(), all_reduce(), select=['2/2'], active=(4, None))
         """
         period, (start, stop) = self.trigger.facts.period_steps, self.active
+        if not isinstance(count, int) or count < 1:
+            raise CompositionError(f"a model in {count!r} fragments; give a whole number, 1 or more")
         if count > period:
             raise CompositionError(
-                f"{self!r} in {count} fragments: each needs a step of its own, and there are {period} from "
-                f"one exchange to the next; use at most {period} fragments"
+                f"{self!r} in {count} fragments: each needs a step of its own, and {self.trigger!r} may fire "
+                f"every {period}; use at most {period} fragments"
             )
         if count == 1:
             return (self,)

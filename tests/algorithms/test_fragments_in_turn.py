@@ -59,3 +59,10 @@ def test_a_rule_that_selects_parameters_is_cut_into_none():
     assert rule.in_fragments(1) == (rule,)
     with pytest.raises(relaxcomm.CompositionError, match="leave its select out"):
         rule.in_fragments(2)
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.0])
+def test_a_number_of_fragments_is_one_or_more(count):
+    rule = Rule(trigger=every(steps=8), payload=parameters(), exchange=all_reduce())
+    with pytest.raises(relaxcomm.CompositionError, match="give a whole number, 1 or more"):
+        rule.in_fragments(count)

@@ -105,6 +105,9 @@ def check_buckets(
 
     Raises: CompositionError.
     """
+    total = sum(item.parameter.numel() for item in parameters)
+    if all(rule.compressor.facts.most_entries >= total for rule in algorithm.rules):
+        return  # whatever lies in which bucket
     names = [item.name for item in parameters] if order is None else order
     fill_buckets(parameters, names, algorithm, settings.bucket_bytes, settings.fewest(world_size))
 
