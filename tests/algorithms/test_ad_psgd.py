@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-import relaxcomm
+import relaxcomm.config
 from relaxcomm import CompositionError, Link, Rule, TopologyError, from_networkx, plugin, primitives, topology
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives import pairwise

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-import relaxcomm
+import relaxcomm.config
 from relaxcomm.primitives import norm_test, sample_norm_test
 from relaxcomm.roles import ExchangedBucket, MicroGradients
 from tests.engine.harness import in_process, on_gloo, values

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-import relaxcomm
+import relaxcomm.config
 from relaxcomm import CompositionError, Rule, from_networkx, primitives, topology
 from relaxcomm.network.operations import Label
 from relaxcomm.primitives import choco_gossip, dcd_gossip, parameters

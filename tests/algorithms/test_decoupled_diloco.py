@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-import relaxcomm
+import relaxcomm.config
 from relaxcomm import CompositionError, ConfigError, Link, Rule, TopologyError, primitives
 from relaxcomm.primitives import deltas, parameters, quorum_average
 from tests import references

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-import relaxcomm
+import relaxcomm.config
 from relaxcomm.data import ClientSampler, RoundPlan, by_label
 from relaxcomm.network.transport import Membership
 from tests.engine.harness import in_process, on_gloo, values

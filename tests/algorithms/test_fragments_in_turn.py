@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import relaxcomm
+import relaxcomm.config
 from relaxcomm import Rule
 from relaxcomm.primitives import all_reduce, every, parameters
 from tests import references

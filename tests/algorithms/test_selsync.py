@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-import relaxcomm
+import relaxcomm.config
 from relaxcomm.network import Link
 from relaxcomm.primitives import relative_gradient_change
 from relaxcomm.roles import Observation, agreed

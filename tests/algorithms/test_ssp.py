@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import relaxcomm
+import relaxcomm.config
 from relaxcomm import Link, primitives
 from tests import references
 from tests.engine.harness import (

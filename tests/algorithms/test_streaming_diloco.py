@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-import relaxcomm
+import relaxcomm.config
 from relaxcomm import CompositionError, Rule
 from relaxcomm.composition.fragments import resolve
 from relaxcomm.primitives import all_reduce, gradients

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-import relaxcomm
+import relaxcomm.config
 from tests.engine.harness import in_process, on_gloo, values
 from tests.models import CASES, make_optimizer
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-import relaxcomm
+import relaxcomm.config
 from relaxcomm import TopologyError, from_networkx, primitives, topology
 from relaxcomm.plugin import frozen
 from tests.engine.harness import in_process, train
