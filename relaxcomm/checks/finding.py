@@ -16,7 +16,7 @@ from typing import TypeVar
 import torch
 
 from relaxcomm.errors import CompositionWarning, RelaxcommError, worded
-from relaxcomm.system.time_limit import within
+from relaxcomm.system.time_limit import ENDINGS, within
 
 T = TypeVar("T")
 _OTHERS = {"relaxcomm", "torch", "numpy", "networkx", "pydantic", *sys.stdlib_module_names}
@@ -86,6 +86,12 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(number)
 
 
+def unending(subject: str, check: str, limit_seconds: float) -> Finding:
+    """What is said of a check that was ended at its limit."""
+    fault = f"did not end within {limit_seconds:g} s, so the checks after it were left out: "
+    return Finding(subject, check, f"{fault}does a loop have no end?", ended=False)
+
+
 def attempt(subject: str, check: str, run: Callable[[], None], limit_seconds: float) -> Finding:
     """Run one check; whatever it raises is its fault, and so is that it does not end."""
     begin = time.monotonic()
@@ -98,8 +104,9 @@ def attempt(subject: str, check: str, run: Callable[[], None], limit_seconds: fl
     except TimeoutError as error:
         if time.monotonic() - begin < limit_seconds:  # its own
             return Finding(subject, check, f"TimeoutError: {error}")
-        fault = f"did not end within {limit_seconds:g} s, so the checks after it were left out: "
-        return Finding(subject, check, f"{fault}does a loop have no end?", ended=False)
-    except Exception as error:  # a plug-in may raise anything
+        return unending(subject, check, limit_seconds)
+    except ENDINGS:
+        raise
+    except BaseException as error:  # a plug-in may raise anything
         return Finding(subject, check, told(error))
     return Finding(subject, check)

@@ -13,7 +13,7 @@ from relaxcomm.checks.compressor_facts_hold import compressor_checks
 from relaxcomm.checks.controllers_hold import controller_checks
 from relaxcomm.checks.declarations import declaration_checks, name_is_declared
 from relaxcomm.checks.exchange_facts_hold import exchange_checks
-from relaxcomm.checks.finding import Finding, attempt
+from relaxcomm.checks.finding import Finding, attempt, unending
 from relaxcomm.checks.global_generators import global_states, left_alone
 from relaxcomm.checks.in_place import attributes, nothing_is_added
 from relaxcomm.checks.outers_hold import outer_checks
@@ -31,6 +31,7 @@ from relaxcomm.data import Partition
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import closest, shown
 from relaxcomm.roles import Compressor, Controller, Exchange, Outer, Payload, Trigger
+from relaxcomm.system.time_limit import within
 from relaxcomm.topology import Topology
 
 LIMIT_SECONDS = 300.0  # of a check; bundled ones take some seconds
@@ -65,14 +66,20 @@ def findings(
     Args:
         target: as above.
         parameters: as above.
-        limit_seconds: the longest that one check may take; then the rest of its subject's are left out.
+        limit_seconds: the longest that importing it, or one check, may take; then the rest of its subject's
+            are left out.
     """
     if not isinstance(target, str | Path):
         raise ConfigError(
             f"{shown(target)} is neither a name nor a path; give the name of what is installed, such as "
             'check("top_k", density=0.1), or the path of the file or folder that defines it'
         )
-    for name, load in _subjects(target):
+    try:
+        subjects = within(limit_seconds, lambda: list(_subjects(target)), end=True)
+    except TimeoutError:
+        yield unending(str(target), "import", limit_seconds)
+        return
+    for name, load in subjects:
         for finding in _of(name, load, parameters, partial(attempt, name, limit_seconds=limit_seconds)):
             yield finding
             if not finding.ended:

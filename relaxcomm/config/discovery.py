@@ -18,6 +18,7 @@ from relaxcomm.errors import PluginError, worded
 from relaxcomm.fields.broken import Broken
 from relaxcomm.fields.validation import shown
 from relaxcomm.roles import RELAXCOMM_PROTOCOL
+from relaxcomm.system.time_limit import ENDINGS
 
 ALGORITHMS = "relaxcomm.algorithms"
 PRIMITIVES = "relaxcomm.primitives"
@@ -80,7 +81,9 @@ def discover(group: str, included: Iterable[EntryPoint]) -> tuple[list[Found], l
                     found[one.name] = Found(one.name, load(one), one.value, source)
                 elif one.value != found[one.name].entry_point:
                     raise PluginError(f"the name is already taken by {found[one.name].entry_point}")
-            except (Exception, SystemExit) as error:  # a broken plug-in must not take the others down
+            except ENDINGS:
+                raise
+            except BaseException as error:  # a broken plug-in must not take the others down
                 left_out.append(LeftOut(one.name, source, error))
     _complain(left_out)
     return list(found.values()), left_out
@@ -115,7 +118,9 @@ def each(point: EntryPoint) -> list[EntryPoint]:
         return [point]
     try:
         module = _loaded(point)
-    except (Exception, SystemExit):
+    except ENDINGS:
+        raise
+    except BaseException:
         return [point]
     package = module.__name__.partition(".")[0]
     defined = [

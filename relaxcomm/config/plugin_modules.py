@@ -15,6 +15,7 @@ from types import CodeType, ModuleType
 
 from relaxcomm.errors import PluginError, worded
 from relaxcomm.fields.broken import broken_kept
+from relaxcomm.system.time_limit import ENDINGS
 
 _failed: dict[str, PluginError] = {}
 _texts: dict[Path, bytes] = {}  # of files that were run here, and of those beside them that these imported
@@ -35,7 +36,9 @@ def module_named(name: str) -> ModuleType:
         try:
             with broken_kept():
                 importlib.import_module(one)
-        except (Exception, SystemExit) as error:
+        except ENDINGS:
+            raise
+        except BaseException as error:  # also pytest's Skipped, or asyncio's CancelledError
             _failed[one] = _told(one, error)
             raise _failed[one] from error
     return sys.modules[name]
@@ -64,9 +67,9 @@ def module_at(file: Path) -> ModuleType:
         _texts[file] = file.read_bytes()
     except BaseException as error:
         del sys.modules[name]
-        if isinstance(error, Exception | SystemExit):
-            raise _told(name, error) from error
-        raise
+        if isinstance(error, ENDINGS):
+            raise
+        raise _told(name, error) from error
     finally:
         _keep_beside(file, sys.modules.keys() - before)
     return module

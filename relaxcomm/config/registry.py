@@ -19,6 +19,7 @@ from relaxcomm.errors import ConfigError, PluginError, RelaxcommError, worded
 from relaxcomm.fields.allowed import with_article
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.fields.validation import closest, meant, refusal, refuse_bools, shown, signature_of
+from relaxcomm.system.time_limit import ENDINGS
 
 _included: list[EntryPoint] = []  # of packages that are not installed
 _left_out: dict[str, Mapping[str, LeftOut]] = {}  # by group, as it was discovered last
@@ -64,7 +65,9 @@ class Entry:
             raise refusal(error, f"algorithm {self.name}", self.build) from None
         except RelaxcommError:
             raise
-        except (Exception, SystemExit) as error:
+        except ENDINGS:
+            raise
+        except BaseException as error:
             raise PluginError(
                 f"algorithm {self.name} ({self.origin}) cannot be built: {worded(error)}"
             ) from error

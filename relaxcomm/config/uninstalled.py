@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import shlex
 import sys
 import tomllib
 import typing
@@ -55,9 +56,10 @@ def refuse_missing(name: str) -> None:
 
 def _declared(folder: Path) -> list[EntryPoint]:
     if not (folder / "pyproject.toml").exists():
-        files = sorted(folder.glob("*.py"))
-        alone = f"; a file of Python is checked by its own path, such as {files[0]}" if files else ""
-        raise ConfigError(f"{folder} is not a package's folder: it has no pyproject.toml{alone}")
+        said = f"{folder} is not a package's folder: it has no pyproject.toml"
+        if files := sorted(folder.glob("*.py")):
+            said += f"; a file of Python is checked by its own path, such as {shlex.quote(str(files[0]))}"
+        raise ConfigError(said)
     data = read_at_most(folder / "pyproject.toml", _LONGEST_BYTES, "the package's")
     try:
         groups = tomllib.loads(data.decode())["project"].get("entry-points", {})

@@ -17,6 +17,10 @@ class Ended(BaseException):
     """Raised in a call whose time is over; no `Exception`, so that it is not taken for a failure."""
 
 
+ENDINGS = (KeyboardInterrupt, GeneratorExit, Ended)
+"""What ends a call from outside; whatever else is raised, by code that may raise anything, is its failure."""
+
+
 def within(seconds: float, call: Callable[[], T], *, end: bool = False) -> T:
     """What `call` returns or raises.
 

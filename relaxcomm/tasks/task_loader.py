@@ -15,6 +15,7 @@ from pydantic import ConfigDict, PydanticUserError, ValidationError, validate_ca
 
 from relaxcomm.errors import ConfigError, worded
 from relaxcomm.fields.validation import closest, refusal, shown
+from relaxcomm.system.time_limit import ENDINGS
 from relaxcomm.tasks.task import Task
 from relaxcomm.tasks.user_calls import called_function, named
 
@@ -118,7 +119,9 @@ def _import(name: str, beside: Path | None) -> Callable[..., Task]:
             f"task {shown(name)}: no module {error.name!r} in {os.getcwd()} nor among the installed packages"
             f"{_there(module_name, beside)}"
         ) from None
-    except (Exception, SystemExit) as error:  # a script that ends by itself is no module
+    except ENDINGS:
+        raise
+    except BaseException as error:  # a script that ends by itself is no module
         raise ConfigError(f"task {shown(name)} cannot be imported: {worded(error)}") from error
     make = getattr(module, attribute, None)
     if not callable(make):

@@ -1,5 +1,7 @@
 """A complaint names what is wrong, not what follows from it, and the plug-in's line where that raised."""
 
+import asyncio
+
 import networkx as nx
 import pytest
 import torch
@@ -113,3 +115,13 @@ def test_weights_of_another_signature_are_told_the_right_one():
         "define weights(self, world_size, step=0)"
     )
     assert attempt("it", "links", topology_checks(any_names())["links"], 60).fault is None
+
+
+def test_what_is_no_exception_is_a_fault_too():
+    """Such as pytest's Skipped, or an operation of asyncio that was cancelled."""
+
+    def cancelled():
+        raise asyncio.CancelledError("its own mistake")
+
+    fault = attempt("mine", "builds", cancelled, limit_seconds=60.0).fault
+    assert fault.startswith("CancelledError: its own mistake")

@@ -4,6 +4,7 @@ import functools
 import sys
 import types
 import warnings
+from asyncio import CancelledError
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
 
@@ -48,6 +49,10 @@ def discover_all():
 
 def fails():
     raise KeyError("its own mistake")
+
+
+def is_cancelled():
+    raise CancelledError("its own mistake")
 
 
 class Undecorated(every_step):
@@ -141,19 +146,31 @@ def test_what_has_no_schema_is_left_out_of_it(thing, install):
         assert "'mine'" not in str(make_schema())
 
 
-def test_a_module_that_ends_the_process_is_left_out(install, tmp_path, monkeypatch):
-    (tmp_path / "ends_at_once.py").write_text("raise SystemExit(3)\n")
+@pytest.mark.parametrize("error", ["SystemExit", "CancelledError"])
+def test_a_module_that_raises_what_is_no_exception_is_left_out(error, install, tmp_path, monkeypatch):
+    """Such as the end of the process, pytest's Skipped, or an operation of asyncio that was cancelled."""
+    name = f"raises_{error}"
+    (tmp_path / f"{name}.py").write_text(f"from asyncio import CancelledError\nraise {error}(3)\n")
     monkeypatch.syspath_prepend(tmp_path)
     for group in (discovery.ALGORITHMS, discovery.PRIMITIVES):
-        install(value="ends_at_once", group=group)
-        with pytest.warns(UserWarning, match="'mine' of ends_at_once is left out: .*SystemExit: 3"):
+        install(value=name, group=group)
+        with pytest.warns(UserWarning, match=f"'mine' of {name} is left out: .*{error}: 3"):
             discover_all()
 
 
-def test_an_algorithm_that_cannot_be_built_says_whose_it_is(install):
-    install(thing=fails)
+def test_an_interrupt_of_an_import_is_one(install, tmp_path, monkeypatch):
+    (tmp_path / "interrupted_alone.py").write_text("raise KeyboardInterrupt\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    install(value="interrupted_alone", group=discovery.PRIMITIVES)
+    with pytest.raises(KeyboardInterrupt):
+        discover_all()
+
+
+@pytest.mark.parametrize(("build", "error"), [(fails, "KeyError: '"), (is_cancelled, "CancelledError: ")])
+def test_an_algorithm_that_cannot_be_built_says_whose_it_is(build, error, install):
+    install(thing=build)
     with pytest.raises(
-        PluginError, match=r"algorithm mine \(foreign:thing\) cannot be built: KeyError: 'its own"
+        PluginError, match=rf"algorithm mine \(foreign:thing\) cannot be built: {error}its own"
     ):
         load({"algorithm": "mine"})
 

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 from relaxcomm import ConfigError, PluginError, check
+from relaxcomm.checks.suite import findings
 from relaxcomm.config import registry
 from relaxcomm.config.discovery import load
 from relaxcomm.config.plugin_modules import module_at
@@ -112,6 +113,7 @@ def test_functions_with_types_for_checkers_alone(tmp_path):
         ("class (:", r"SyntaxError: .*plug_broken\.py, line 1"),
         ("import a_module_that_nobody_has", r"ModuleNotFoundError: .* \(line 1\)"),
         ("import sys\nsys.exit(0)", r"SystemExit: 0 \(line 2\)"),
+        ("import asyncio\nraise asyncio.CancelledError", r"CancelledError \(line 2\)"),
     ],
 )
 def test_a_file_that_cannot_be_run(text, says, tmp_path):
@@ -120,6 +122,13 @@ def test_a_file_that_cannot_be_run(text, says, tmp_path):
         with pytest.raises(PluginError, match=f"^plug_broken cannot be imported: {says}"):
             check(file)
     assert "plug_broken" not in sys.modules
+
+
+def test_a_file_that_never_ends_is_ended(tmp_path):
+    file = _file(tmp_path, "endless.py", "while True: pass")
+    (found,) = findings(file, {}, limit_seconds=0.5)
+    assert str(found).startswith(f"{file} import: FAILED: did not end within 0.5 s")
+    assert "endless" not in sys.modules
 
 
 def test_what_is_no_file_of_python(tmp_path):
@@ -162,6 +171,9 @@ def test_a_folder_without_a_pyproject(tmp_path):
         ConfigError, match=r"it has no pyproject.toml; a file of Python .* such as .*loose/a\.py"
     ):
         check(tmp_path / "loose")
+    _file(tmp_path / "two words", "a.py", "")
+    with pytest.raises(ConfigError, match=r"such as '.*/two words/a\.py'$"):
+        check(tmp_path / "two words")
 
 
 def test_a_package_that_is_not_in_its_folder(tmp_path):

@@ -47,6 +47,7 @@ def own_module(tmp_path, monkeypatch):
         )
     )
     (package / "broken.py").write_text("1 / 0")
+    (package / "skipped.py").write_text("from pytest import skip\nskip(allow_module_level=True)")
     (package / "needy.py").write_text("import a_module_that_nobody_has")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
@@ -89,6 +90,7 @@ def test_own_task_in_the_current_directory(own_module, value):
         ("jobs_of_mine.nowhere:make", "no module 'jobs_of_mine.nowhere'"),
         ("jobs_of_mine.job:mak", "no function 'mak'; did you mean 'make'"),
         ("jobs_of_mine.broken:make", "cannot be imported: ZeroDivisionError"),
+        ("jobs_of_mine.skipped:make", "cannot be imported: Skipped"),
         ("jobs_of_mine.needy:make", "needs what is not installed.*a_module_that_nobody_has"),
     ],
 )
