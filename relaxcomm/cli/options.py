@@ -9,7 +9,7 @@ import typer
 from pydantic import Field, TypeAdapter, ValidationError
 
 from relaxcomm.fields.allowed import in_words
-from relaxcomm.fields.validation import shown
+from relaxcomm.fields.validation import shown, with_point
 
 Seconds: TypeAlias = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 """A wait that a local worker can keep."""
@@ -37,6 +37,8 @@ def written(hint: Any) -> Callable[[object], Any]:
         try:
             return adapter.validate_python(text)
         except ValidationError:
-            raise typer.BadParameter(f"{shown(text)} is not allowed: write {in_words(hint)}") from None
+            raise typer.BadParameter(
+                f"{shown(text)} is not allowed: write {in_words(hint)}{with_point(text, hint)}"
+            ) from None
 
     return read

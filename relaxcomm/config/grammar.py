@@ -16,7 +16,7 @@ from relaxcomm.config.origin import Origin, below
 from relaxcomm.errors import ConfigError, PluginError, RelaxcommError, worded
 from relaxcomm.fields.frozen import Declared
 from relaxcomm.fields.schedules import piecewise
-from relaxcomm.fields.validation import closest, shown
+from relaxcomm.fields.validation import closest, meant, shown
 
 T = TypeVar("T")
 _ROLES = ("trigger", "payload", "compressor", "exchange", "outer")
@@ -181,10 +181,10 @@ def _parse_rule(value: object) -> Rule:
 def _arguments(cls: type[Declared], value: object) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
     wrapped = _wrapped(hints)
-    named = isinstance(value, Mapping) and (not value or set(value) & set(_field_names(cls)))
-    if wrapped and not named:
+    if wrapped:
         name, role = next(iter(wrapped.items()))
-        return {name: _parse_field(role, value, hints[name])}
+        if not isinstance(value, Mapping) or _is_primitive(role, value, _field_names(cls)):
+            return {name: _parse_field(role, value, hints[name])}
     if not isinstance(value, Mapping):
         names = _field_names(cls)
         form = f"{names[0]}: {shown(value)}" if len(names) == 1 else ", ".join(f"{one}: …" for one in names)
@@ -192,6 +192,19 @@ def _arguments(cls: type[Declared], value: object) -> dict[str, Any]:
         to_do = by_name if names else "it takes no arguments, so write its name alone"
         raise ConfigError(f"{cls.__name__}: {shown(value)} is not allowed; {to_do}")
     return arguments_of(cls, value)
+
+
+def _is_primitive(role: str, value: Mapping[Any, Any], parameters: Sequence[str]) -> bool:
+    """Whether it is one, also of another role or misspelt, where parameters might stand as well."""
+    name = str(next(iter(value), ""))
+    if len(value) != 1 or name in parameters:
+        return False
+    registry.refuse_left_out(name)
+    known = registry.primitives()
+    if any(name in names for names in known.values()):
+        return True
+    near = meant(name, known.get(role, {}))
+    return near != "" and near == meant(name, [*known.get(role, {}), *parameters])
 
 
 def _parse_field(role: str | None, item: object, hint: Any) -> object:

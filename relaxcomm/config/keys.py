@@ -111,7 +111,8 @@ def explain(
         if isinstance(cause, RelaxcommError):
             kind = type(cause)
             for key, said in cause.faults or (((), str(cause)),):
-                lines.append(f"{origin.at((*fault['loc'], *cause.key, *key))}: {said}")
+                named = f"{place}: " if "." in place and place not in said else ""
+                lines.append(f"{origin.at((*fault['loc'], *cause.key, *key))}: {named}{said}")
         elif fault["type"] == "extra_forbidden":
             section, last = _section(config, fault["loc"]), str(fault["loc"][-1])
             where = _home(place, config, parameters)

@@ -174,7 +174,13 @@ def _corrected(got: object, hint: Any, words: str) -> str:
     if whole is not None and _is_taken(whole, hint):
         return f"{number}: {whole if isinstance(got, float) else f'int({shown(got)})'}{schedule}"
     quoted = isinstance(got, str) and "number" in number and _is_number(got)
-    return f"{number}{', without quotes' if quoted else ''}{schedule}"
+    return f"{number}{', without quotes' if quoted else with_point(got, hint)}{schedule}"
+
+
+def with_point(got: object, hint: Any) -> str:
+    """What to do about a number that has a comma where its point should be; of all else ""."""
+    number = got.replace(",", ".") if isinstance(got, str) and "," in got else ""
+    return f", with a point: {number}" if _is_number(number) and _is_taken(float(number), hint) else ""
 
 
 def _whole(got: object) -> int | None:
@@ -189,7 +195,7 @@ def _whole(got: object) -> int | None:
         return None
 
 
-def _is_taken(value: int, hint: Any) -> bool:
+def _is_taken(value: float, hint: Any) -> bool:
     """Whether the type allows it."""
     try:
         TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value, strict=True)

@@ -1,9 +1,11 @@
 """Bad input is found before any worker starts: exit code 2 and one readable block."""
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from relaxcomm.cli.app import app
+from relaxcomm.cli.options import written
 
 CASES = {
     "unknown_key": (["quick.yaml", "--set", "worker=2"], "unknown key 'worker'; did you mean 'workers'"),
@@ -68,6 +70,13 @@ def test_no_description_of_a_command_is_cut(monkeypatch):
     shown = CliRunner().invoke(app, ["--help"], terminal_width=80).stdout.partition("Commands:")[2]
     assert "List the algorithms" in shown
     assert "..." not in shown
+
+
+def test_a_number_with_a_comma_is_told_its_point():
+    with pytest.raises(
+        typer.BadParameter, match=r"^'0,5' is not allowed: write a number, with a point: 0\.5$"
+    ):
+        written(float)("0,5")
 
 
 def assert_refused(name, code, out, err):

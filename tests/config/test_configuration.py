@@ -11,6 +11,10 @@ from relaxcomm.primitives import all_reduce, gradients
 RULE = {"payload": "gradients", "exchange": "all_reduce"}
 
 
+def compressed(compressor):
+    return {"algorithm": {"rules": [{**RULE, "compressor": compressor}]}}
+
+
 @pytest.mark.parametrize(
     ("values", "error", "says"),
     [
@@ -79,6 +83,47 @@ RULE = {"payload": "gradients", "exchange": "all_reduce"}
             {"algorithm": "bsp", "workers": 0},
             ConfigError,
             "workers: 0 is not allowed: write a whole number, 1 to 4,096",
+        ),
+        (
+            {"algorithm": "bsp", "timeout_seconds": "0,5"},
+            ConfigError,
+            "write a number above 0, and 31,536,000 at most, with a point: 0.5",
+        ),
+        (
+            {"algorithm": "bsp", "data": {"injection": {"alpha": 0.5}}},
+            ConfigError,
+            "configuration: data.injection: Injection needs 'beta'",
+        ),
+        (
+            {"algorithm": "bsp", "data": {"partition": "iidd"}},
+            ConfigError,
+            "data.partition: unknown partition",
+        ),
+        (
+            compressed({"top_k": {"denisty": 0.1}}),
+            ConfigError,
+            "top_k has no parameter 'denisty'; did you mean",
+        ),
+        (
+            compressed({"error_feedback": {"compresor": "sign"}}),
+            ConfigError,
+            "error_feedback has no parameter 'compresor'; did you mean 'compressor'?",
+        ),
+        (
+            compressed({"top_k": {"densities": 0.1, "scop": "model"}}),
+            ConfigError,
+            "top_k has no parameter 'densities'; did you mean 'density'?",
+        ),
+        (compressed({"top_k": {"picewise": {}}}), ConfigError, "unknown schedule 'picewise'; did you mean"),
+        (
+            compressed({"error_feedback": {"tpo_k": {}}}),
+            ConfigError,
+            "unknown compressor 'tpo_k'; did you mean 'top_k'?",
+        ),
+        (
+            compressed({"error_feedback": {"all_reduce": {}}}),
+            ConfigError,
+            "'all_reduce' is an exchange, not a compressor",
         ),
         ({"algorithm": "bsp", "workers": True}, ConfigError, "workers: True is not allowed"),
         ({"algorithm": "bsp", "data": {"batchsize": 2}}, ConfigError, "did you mean 'batch_size'"),

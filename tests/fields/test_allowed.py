@@ -160,6 +160,7 @@ SCHEDULE = ", or a schedule of it: {piecewise: {values: […], steps: […]}}"
         ("bits", 4.0, f"1 to 8: 4{SCHEDULE}"),
         ("bits", 16.0, f"1 to 8{SCHEDULE}"),
         ("bits", "4", f"1 to 8, without quotes{SCHEDULE}"),
+        ("bits", "4,5", f"1 to 8{SCHEDULE}"),
     ],
 )
 def test_what_is_offered_in_its_place_is_allowed(name: str, value: Any, to_do: str):
