@@ -79,7 +79,7 @@ def compare(
         show(results, why)  # last: its reader may be gone
         print(written, end="")
         if failed:
-            raise _summary(failed, len(jobs))
+            raise summary(failed, len(jobs))
 
 
 def _check_comparable(settings: Config) -> None:
@@ -119,10 +119,10 @@ def _draw(results: list[Result], failed: Mapping[str, str], settings: Config, st
     return f"link: {link_in_words(results[0])}\nplot: {picture}\nreport: {page}\n"
 
 
-def _summary(failed: Mapping[str, RunFailed], number: int) -> RunFailed:
+def summary(failed: Mapping[str, RunFailed], number: int) -> RunFailed:
     """The error of a comparison in which some or all have failed."""
     text = f"{len(failed)} of {number} algorithms failed: {', '.join(failed)}"
-    details = "\n".join(error.details for error in failed.values())
+    details = "\n".join(error.details for error in failed.values() if error.details)
     bad_input = len(failed) == number and all(error.bad_input for error in failed.values())
     return RunFailed(f"{text}; each one's message stands above", details, bad_input=bad_input)
 

@@ -27,7 +27,7 @@ class RunFailed(Exception):
 
     Args:
         message: what to tell the user.
-        details: the worker's traceback.
+        details: the worker's traceback, if it has failed by an error.
         bad_input: whether the input is to blame.
     """
 
@@ -95,15 +95,13 @@ def warn(
 
 
 @contextmanager
-def readable(
-    show_traceback: bool, prefix: str = "", interrupted: str = "all workers are ended"
-) -> Iterator[None]:
+def readable(show_traceback: bool, prefix: str = "", interrupted: str = "") -> Iterator[None]:
     """Turn whatever a command raises into a message on standard error and the exit code.
 
     Args:
         show_traceback: print it, too.
         prefix: of the message.
-        interrupted: what an interrupt means to the run.
+        interrupted: what an interrupt means to the run, beside what its notes say.
     """
     try:
         yield
@@ -114,14 +112,16 @@ def readable(
         tell(f"error: {error}")
         raise SystemExit(1) from None
     except (KeyboardInterrupt, SignalException) as error:
-        tell(f"interrupted; {interrupted}")
+        notes = getattr(error, "__notes__", ())
+        tell("; ".join(filter(None, ("interrupted", interrupted, *notes))))
         number = error.sigval if isinstance(error, SignalException) else signal.SIGINT
         raise SystemExit(128 + number) from None
     except Exception as error:
         bad_input = isinstance(error, BAD_INPUT) or (isinstance(error, RunFailed) and error.bad_input)
-        if show_traceback:
-            print(getattr(error, "details", "") or traceback.format_exc(), file=sys.stderr)
+        trace = error.details if isinstance(error, RunFailed) else traceback.format_exc()
+        if show_traceback and trace:
+            print(trace, file=sys.stderr)
         tell(f"error: {prefix}{describe(error)}")
-        if not (show_traceback or bad_input):
+        if trace and not (show_traceback or bad_input):
             tell("--traceback shows where it happened")
         raise SystemExit(2 if bad_input else 1) from None

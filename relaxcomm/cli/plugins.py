@@ -6,6 +6,7 @@ import builtins
 import importlib.util
 import keyword
 import re
+import shlex
 import string
 import sys
 from importlib import resources
@@ -22,6 +23,7 @@ from relaxcomm.cli.job import Traceback, parse_set
 from relaxcomm.cli.options import Seconds, option, written
 from relaxcomm.config import registry
 from relaxcomm.errors import ConfigError
+from relaxcomm.system.files import check_folder
 
 _FILES = {
     "pyproject.toml": "pyproject.toml",
@@ -47,9 +49,10 @@ def new_algorithm(
         folder = folder or Path(name)
         if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
             raise ConfigError(f"{folder} is there, and is no empty folder; give another with --folder")
+        check_folder("--folder", folder)
         for path in _write(folder, name):
             typer.echo(path)
-        typer.echo(f"next: pip install -e {folder}; relaxcomm check {name}")
+        typer.echo(f"next: pip install -e {shlex.quote(str(folder))}; relaxcomm check {name}")
 
 
 def check_name(name: str) -> None:

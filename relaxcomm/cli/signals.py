@@ -70,6 +70,9 @@ def no_child_left() -> Iterator[None]:
     before = set(multiprocessing.active_children())
     try:
         yield
+    except (KeyboardInterrupt, SignalException) as error:
+        error.add_note("all workers are ended")
+        raise
     finally:
         for left in set(multiprocessing.active_children()) - before:
             left.kill()

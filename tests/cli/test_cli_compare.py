@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 
 from relaxcomm import CompositionError, ConfigError
 from relaxcomm.cli.app import app
-from relaxcomm.cli.compare import make_jobs, split_names
+from relaxcomm.cli.compare import make_jobs, split_names, summary
+from relaxcomm.cli.exit_codes import RunFailed
 from relaxcomm.cli.job import parse_set, read_job, tell_of_phases
 from relaxcomm.cli.plot import plot
 from relaxcomm.cli.table import cells, title
@@ -115,6 +116,12 @@ def test_one_that_fails_leaves_the_others_their_results_on_a_simulated_link(star
     report = (folder / "partly" / "partly.html").read_text()
     assert "2 workers over simulated links of 5 Mbit/s, 10 ms" in report
     assert "slowmo failed: rank 0: ValueError" in report
+
+
+@pytest.mark.parametrize(("details", "told"), [(("", ""), ""), (("a", ""), "a"), (("a", "b"), "a\nb")])
+def test_where_the_failures_happened_is_told_of_those_of_which_it_is_known(details, told):
+    failed = {str(number): RunFailed("failed", one) for number, one in enumerate(details)}
+    assert summary(failed, 3).details == told
 
 
 def test_a_link_that_is_wrong_or_has_no_other_end(folder):

@@ -11,7 +11,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from relaxcomm import CommunicationError, ConfigError, config
+from relaxcomm import CommunicationError, ConfigError, Finding, config
 from relaxcomm.cli.app import app
 from relaxcomm.cli.exit_codes import warn
 from relaxcomm.config import registry
@@ -38,7 +38,7 @@ COMMANDS = {
 def broken(monkeypatch):
     """Make what every command needs raise an error."""
 
-    def breaks(error: Exception) -> None:
+    def breaks(error: BaseException) -> None:
         def fail(*arguments, **options):
             raise error
 
@@ -83,6 +83,20 @@ def test_a_traceback_if_asked_for(name, broken):
     assert done.exit_code == 1
     assert done.stderr.startswith("Traceback (most recent call last):")
     assert done.stderr.splitlines()[-1].startswith("relaxcomm: error: OSError: the disk is gone")
+
+
+@pytest.mark.parametrize("options", [[], ["--traceback"]], ids=" ".join)
+def test_a_failure_that_no_line_has_raised_is_told_alone(options, monkeypatch):
+    failed = [Finding("bsp", "loss", "is too large")]
+    monkeypatch.setattr("relaxcomm.cli.plugins.findings", lambda *arguments: failed)
+    done = CliRunner().invoke(app, ["check", "bsp", *options])
+    assert (done.exit_code, done.stderr) == (1, "relaxcomm: error: 1 of 1 checks failed\n")
+
+
+def test_an_interrupt_without_workers_tells_of_none(broken):
+    broken(KeyboardInterrupt())
+    done = CliRunner().invoke(app, ["check", "bsp"])
+    assert (done.exit_code, done.stderr) == (130, "relaxcomm: interrupted\n")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -146,6 +146,18 @@ def test_bad_names_are_refused(tmp_path, monkeypatch, name, words):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_that_nothing_can_be_written_to_is_refused():
+    done = CliRunner().invoke(app, ["new-algorithm", "mine", "--folder", "/dev/null/mine"])
+    said = "relaxcomm: error: --folder: cannot write to the folder /dev/null/mine: "
+    assert (done.exit_code, done.stderr.startswith(said)) == (2, True)
+
+
+def test_what_is_told_to_do_next_can_be_typed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["new-algorithm", "mine", "--folder", "two words"])
+    assert done.stdout.splitlines()[-1] == "next: pip install -e 'two words'; relaxcomm check mine"
+
+
 def test_nothing_is_overwritten(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
