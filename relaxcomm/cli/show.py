@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -180,7 +181,7 @@ def nodes(
         if Path(name).exists():
             raise ConfigError(
                 f"{name} is a path: show takes an installed name, or a YAML file (.yaml); check takes "
-                f"paths: relaxcomm check {name}"
+                f"paths: relaxcomm check {shlex.quote(name)}"
             )
         known = {*algorithms, *(one for one, _ in primitives)}
         raise ConfigError(f"unknown algorithm or primitive {name!r}{closest(name, known)}")

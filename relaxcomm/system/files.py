@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -122,7 +123,9 @@ def read_private(path: Path, what: str) -> bytes:
     data = read_at_most(path, _PRIVATE_BYTES, what)
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
-        raise ConfigError(f"{what}: others may read or write {path} (mode {mode:o}); chmod 600 {path}")
+        raise ConfigError(
+            f"{what}: others may read or write {path} (mode {mode:o}); chmod 600 {shlex.quote(str(path))}"
+        )
     return data
 
 

@@ -117,10 +117,10 @@ def test_a_path_that_is_not_there_is_no_name(path):
 
 def test_a_path_of_another_kind_is_told_what_takes_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").touch()
+    (tmp_path / "two words.py").touch()
     (tmp_path / "mine.yaml").touch()
-    done = CliRunner().invoke(app, ["show", "mine.py"])
-    assert (done.exit_code, "check takes paths: relaxcomm check mine.py" in done.stderr) == (2, True)
+    done = CliRunner().invoke(app, ["show", "two words.py"])
+    assert (done.exit_code, "check takes paths: relaxcomm check 'two words.py'" in done.stderr) == (2, True)
     done = CliRunner().invoke(app, ["check", "mine.yaml"])
     assert (done.exit_code, "a file of Python, which ends in .py" in done.stderr) == (2, True)
 

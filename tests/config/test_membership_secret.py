@@ -27,13 +27,15 @@ def test_from_the_environment(monkeypatch):
 
 def test_from_a_file_that_nobody_else_may_read(tmp_path, monkeypatch):
     monkeypatch.setenv("WORD", KEY)
-    path = tmp_path / "secret"
+    path = tmp_path / "the secret"
     path.write_text(f"{KEY}\n")
     path.chmod(0o600)
     from_file = load({"file": str(path)}).membership.read_secret()
     assert from_file.tag("x") == load({"env": "WORD"}).membership.read_secret().tag("x")
     path.chmod(0o640)
-    with pytest.raises(ConfigError, match=r"others may read or write .*\(mode 640\); chmod 600") as caught:
+    with pytest.raises(
+        ConfigError, match=r"others may read or write .*\(mode 640\); chmod 600 '.*the secret'"
+    ) as caught:
         load({"file": str(path)}).membership.read_secret()
     assert KEY not in str(caught.value)
 
