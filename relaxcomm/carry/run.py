@@ -32,7 +32,8 @@ def carry(
     `Carried`. Clocks stay; ranks without a common one go on from the farthest.
 
     Args:
-        states: of all old ranks in rank order, as `Engine.run_state_dict` has given them, on the CPU.
+        states: of all old ranks in rank order, as `Engine.run_state_dict` has given them, on the CPU;
+            of optimizers in the new rank's order.
         membership: the new rank among the new ones.
         algorithm: that ran.
         replica: whose names and shapes the state has; nothing of it is changed.
@@ -53,6 +54,7 @@ def carry(
             )
         ],
         "optimizer_settings": lead["optimizer_settings"],
+        "optimizer_parameters": lead["optimizer_parameters"],
         "scaler": lead["scaler"],
         "engine": carrying.engine(),
         "random": carried_random([state["random"] for state in states], membership),

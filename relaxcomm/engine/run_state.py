@@ -18,6 +18,7 @@ from relaxcomm.engine.saved_state.state_fits import kind
 from relaxcomm.engine.session import Session
 from relaxcomm.engine.switching.switching import check_between_steps
 from relaxcomm.errors import ConfigError
+from relaxcomm.replica.optimizer_order import listed
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.sharding import held
 from relaxcomm.step.world import World
@@ -77,6 +78,7 @@ def export(session: Session, others: Mapping[str, Stateful]) -> dict[str, Any]:
         "model": held(replica.model.state_dict()),
         "optimizers": run_optimizers.export(replica.optimizers),
         "optimizer_settings": run_optimizers.settings(replica.optimizers),
+        "optimizer_parameters": listed(replica),
         "scaler": None if replica.scaler is None else replica.scaler.state_dict(),
         "engine": engine,
         "random": export_random(replica.device),
@@ -92,8 +94,7 @@ def carried(
 
     Raises: ConfigError for what cannot be this run's, or cannot be carried; on this rank alone.
     """
-    for state in states:
-        _check(session.replica, state, others)
+    states = [_checked(session.replica, state, others) for state in states]
     algorithm = engine_state.algorithm_of(session, [state["engine"] for state in states])
     made = {
         name: one.carry_state_dicts([state["others"][name] for state in states])
@@ -110,7 +111,7 @@ def restore(session: Session, saved: Mapping[str, Any], others: Mapping[str, Sta
     Raises: ConfigError, on every rank and before anything has changed, for what cannot be this run's.
     """
     with sharing_errors(session.world.transport, "checkpoint.load()"):
-        _check(session.replica, saved, others)
+        saved = _checked(session.replica, saved, others)
     engine_state.check(session, saved["engine"])
     replica = session.replica
     load_all(session.world.transport, _parts(replica, saved, others))
@@ -134,8 +135,11 @@ def _parts(replica: Replica, saved: Mapping[str, Any], others: Mapping[str, Stat
     return found
 
 
-def _check(replica: Replica, saved: Any, others: Mapping[str, Stateful]) -> None:
-    """Raise ConfigError for what was not saved by a run with this model, optimizers and others."""
+def _checked(replica: Replica, saved: Any, others: Mapping[str, Stateful]) -> dict[str, Any]:
+    """What was saved, of optimizers in this rank's order.
+
+    Raises: ConfigError for what was not saved by a run with this model, optimizers and others.
+    """
     parsed = parse_run(saved)
     _check_model(replica, parsed.model)
     if parsed.others.keys() != others.keys():
@@ -144,10 +148,12 @@ def _check(replica: Replica, saved: Any, others: Mapping[str, Stateful]) -> None
             f"{sorted(others)} is given; give load what save was given, by the same names"
         )
     check_schedulers(others, parsed.others, parsed.scheduler_kinds)
-    run_optimizers.check(replica.optimizers, parsed.optimizers, parsed.optimizer_settings)
+    ordered = {**saved, **run_optimizers.as_listed(replica, saved)}
+    run_optimizers.check(replica.optimizers, ordered["optimizers"], ordered["optimizer_settings"])
     if (parsed.scaler is None) != (replica.scaler is None):
         had, has = ("no", "a") if parsed.scaler is None else ("a", "no")
         raise ConfigError(f"the saved run had {had} GradScaler, and this one has {has}; attach as it did")
+    return ordered
 
 
 def _check_model(replica: Replica, saved: Mapping[str, Any]) -> None:

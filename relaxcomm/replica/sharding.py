@@ -13,6 +13,8 @@ from relaxcomm.system.torch_classes import derives_from
 from relaxcomm.tensors.items import Item, local
 from relaxcomm.tensors.memory_order import laid_out_like
 
+PARAM_NAMES = "param_names"
+"""Under which torch's groups keep the names of their parameters, where they were given by name."""
 _MOVES_NO_SHARDS = "2.10"  # pytorch/pytorch#163130; where it is in, `.float()` may follow attach as before
 
 
@@ -121,8 +123,16 @@ def load_held(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
     """Load what `held` has made of an optimizer's `state_dict`; names that are of no parameter go through.
 
     Each value keeps its type. torch rounds all but `step` to the parameter's, also a product of numbers that
-    NAdam keeps in float32.
+    NAdam keeps in float32. Names that torch keeps of parameters stay those here: the others' may be in other
+    orders.
     """
+    groups = [
+        {
+            **{key: value for key, value in theirs.items() if key != PARAM_NAMES},
+            **{key: value for key, value in ours.items() if key == PARAM_NAMES},
+        }
+        for theirs, ours in zip(saved["param_groups"], optimizer.param_groups, strict=True)
+    ]
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     indices = [index for group in saved["param_groups"] for index in group["params"]]
     by_index = dict(zip(indices, parameters, strict=True))
@@ -135,7 +145,7 @@ def load_held(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
         else values
         for index, values in saved["state"].items()
     }
-    optimizer.load_state_dict({**saved, "state": state})
+    optimizer.load_state_dict({**saved, "state": state, "param_groups": groups})
     for index, parameter in by_index.items():
         kept = optimizer.state.get(parameter, {})
         for name, value in state.get(index, {}).items():

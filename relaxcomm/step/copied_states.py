@@ -13,7 +13,7 @@ from torch import Tensor
 
 from relaxcomm.errors import ConfigWarning
 from relaxcomm.replica.replica import Replica
-from relaxcomm.replica.sharding import moment_like
+from relaxcomm.replica.sharding import PARAM_NAMES, moment_like
 from relaxcomm.step.optimizer_states import is_plain, states_of
 from relaxcomm.step.world import World
 from relaxcomm.tensors.items import Item, local
@@ -76,7 +76,7 @@ class _Part:
 
     def keys(self) -> list[str | int]:
         """The keys of what is told of it."""
-        own = {"params"} if self.is_group else set()
+        own = {"params", PARAM_NAMES} if self.is_group else set()
         return [key for key in self.values if isinstance(key, str | int) and key not in own]
 
     def forms(self, seen: dict[int, Any]) -> _Forms:
@@ -192,11 +192,12 @@ def _settings(replica: Replica) -> list[_Part]:
     like, parts = torch.empty(0, device=replica.device), []
     names = {item.parameter: item.name for item in (*replica.parameters, *replica.frozen)}
     for index, optimizer in enumerate(replica.optimizers):
-        groups = {
-            min((names[p] for p in group["params"] if p in names), default=f"none, number {number}"): group
-            for number, group in enumerate(optimizer.param_groups)
-        }
+        found = [[names[p] for p in group["params"] if p in names] for group in optimizer.param_groups]
+        pairs = list(zip(found, optimizer.param_groups, strict=True))
+        groups = {min(named): group for named, group in pairs if named}
         first = min(groups, default=f"none, number {index}")
+        others = [group for named, group in pairs if not named]
+        groups |= {f"none, number {number} beside {first}": one for number, one in enumerate(others)}
         parts.append(_Part(f"defaults of {first}", optimizer.defaults, like, is_group=True))
         parts += [_Part(f"group of {name}", group, like, is_group=True) for name, group in groups.items()]
         parts.append(_Part(f"optimizer of {first}", optimizer.state, like))

@@ -21,6 +21,13 @@ def optimizers_of(model: nn.Sequential, *, is_odd: bool) -> list[torch.optim.Opt
     return list(pair[::order])
 
 
+def held_by(model: nn.Module, optimizers: list[torch.optim.Optimizer]):
+    """Moment and rate of each parameter."""
+    rates = {p: group["lr"] for one in optimizers for group in one.param_groups for p in group["params"]}
+    held = {p: values["exp_avg"].item() for one in optimizers for p, values in one.state.items()}
+    return [(held[p], rates[p]) for p in model.parameters()]
+
+
 def sent(world: World):
     model = nn.Sequential(*(nn.Linear(1, 1) for _ in range(3)))  # shapes do not tell weights from biases
     optimizers = optimizers_of(model, is_odd=world.rank == 2)
@@ -32,9 +39,7 @@ def sent(world: World):
         for number, p in enumerate(model.parameters()):
             states[p]["exp_avg"].fill_(number + 10 * world.rank)
         survival.send_shared(engine._session.bound, 1)
-    rates = {p: group["lr"] for one in optimizers for group in one.param_groups for p in group["params"]}
-    held = {p: values["exp_avg"].item() for one in optimizers for p, values in one.state.items()}
-    return [(held[p], rates[p]) for p in model.parameters()]
+    return held_by(model, optimizers)
 
 
 def test_each_parameter_gets_what_is_its_own():
@@ -55,3 +60,80 @@ def in_other_groups(world: World):
 def test_other_groups_are_refused():
     with pytest.raises(ConfigError, match=r"whose groups hold \[1, 1\] parameters as here, such as weight"):
         in_process(in_other_groups, 3)
+
+
+def sent_by_1(world: World, make, change=lambda one: None):
+    """An optimizer, changed on rank 1 and sent from there."""
+    model = nn.Sequential(*(nn.Linear(1, 1) for _ in range(3)))
+    optimizer = make(model, world.rank)
+    with world.attach(model, optimizer, {"algorithm": "bsp", "bucket_bytes": 8}) as engine:
+        model(torch.ones(1, 1)).square().sum().backward()
+        optimizer.step()
+        if world.rank == 1:
+            change(optimizer)
+        survival.send_shared(engine._session.bound, 1)
+    return model, optimizer
+
+
+class Inside(torch.optim.Optimizer):
+    """Its state is its own, not as torch's are."""
+
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 0.1})
+        self.steps = 0
+
+    def step(self, closure=None):
+        self.steps += 1
+
+    def state_dict(self):
+        return {"inner": {"steps": self.steps}}
+
+    def load_state_dict(self, state_dict):
+        self.steps = state_dict["inner"]["steps"]
+
+
+def inside(model, rank):
+    return Inside(list(model.parameters()))
+
+
+def test_a_state_of_another_form_is_loaded_as_it_is():
+    def change(optimizer):
+        optimizer.steps = 7
+
+    assert [one.steps for _, one in in_process(lambda world: sent_by_1(world, inside, change), 3)] == [
+        7,
+        7,
+        7,
+    ]
+
+
+def test_a_state_of_another_form_is_refused_for_parameters_in_another_order():
+    def make(model, rank):
+        return Inside(list(model.parameters())[:: -1 if rank == 2 else 1])
+
+    with pytest.raises(
+        ConfigError, match=r"has \['inner'\], not torch's .* another order than here; list them"
+    ):
+        in_process(lambda world: sent_by_1(world, make), 3)
+
+
+def test_names_in_a_group_stay_those_of_its_parameters():
+    def make(model, rank):
+        return torch.optim.Adam(list(model.named_parameters())[:: -1 if rank == 2 else 1])
+
+    for model, optimizer in in_process(lambda world: sent_by_1(world, make), 3):
+        (group,), named = optimizer.param_groups, dict(model.named_parameters())
+        pairs = zip(group["param_names"], group["params"], strict=True)
+        assert all(named[name] is p for name, p in pairs)
+
+
+def test_of_several_empty_groups_each_gets_what_is_its_own():
+    def make(model, rank):
+        return torch.optim.Adam([{"params": []}, {"params": []}, {"params": list(model.parameters())}])
+
+    def change(optimizer):
+        for number, group in enumerate(optimizer.param_groups, start=1):
+            group["lr"] = number / 10
+
+    for _, optimizer in in_process(lambda world: sent_by_1(world, make, change), 3):
+        assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.2, 0.3]

@@ -123,3 +123,38 @@ def test_groups_that_share_a_list_on_one_rank_do_not_fill_it_twice():
     for betas, shared in simulate(worker, RANKS):
         assert betas == [[0.9, 0.99], [0.5, 0.8]]
         assert shared == [0.9, 0.99], "the user's own"
+
+
+def test_names_in_a_group_stay_those_of_its_parameters():
+    def worker(group):
+        model = nn.Linear(4, 2)
+        named = list(model.named_parameters())
+        optimizer = torch.optim.SGD(named[:: -1 if group.rank() == 1 else 1])
+        copy(model, optimizer, group)
+        (held,) = optimizer.param_groups
+        return [dict(named)[name] is p for name, p in zip(held["param_names"], held["params"], strict=True)]
+
+    assert simulate(worker, RANKS) == [[True, True]] * RANKS
+
+
+def test_groups_without_parameters_are_told_apart_by_their_optimizer():
+    """In any order of optimizers, each of which begins with the empty groups."""
+
+    def worker(group):
+        model = nn.Linear(4, 2)
+        rates = (0.1, 0.2, 0.3, 0.4) if group.rank() == 0 else (1.0,) * 4
+        pair = [
+            torch.optim.SGD(
+                [
+                    {"params": [], "lr": rates[at]},
+                    {"params": [], "lr": rates[at + 1]},
+                    {"params": [p], "lr": 1},
+                ],
+                lr=rates[at],
+            )
+            for at, p in ((0, model.weight), (2, model.bias))
+        ]
+        copy(model, pair[:: -1 if group.rank() == 1 else 1], group)
+        return [([one["lr"] for one in each.param_groups[:2]], each.defaults["lr"]) for each in pair]
+
+    assert simulate(worker, RANKS) == [[([0.1, 0.2], 0.1), ([0.3, 0.4], 0.3)]] * RANKS

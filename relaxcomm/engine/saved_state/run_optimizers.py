@@ -11,9 +11,10 @@ from torch.optim import Optimizer
 from relaxcomm.engine.saved_state.run_schema import OptimizerState
 from relaxcomm.engine.saved_state.state_schema import fault_of
 from relaxcomm.errors import ConfigError
-from relaxcomm.replica.sharding import held, load_held
+from relaxcomm.replica import optimizer_order
+from relaxcomm.replica.replica import Replica
+from relaxcomm.replica.sharding import PARAM_NAMES, held, load_held
 
-_KEPT_BY_TORCH = "param_names"  # where the saved groups have none
 _HOW = ("foreach", "fused")  # the same step is computed, which moments do not tell
 _Groups: TypeAlias = Sequence[Mapping[str, Any]]
 
@@ -41,6 +42,27 @@ def settings(optimizers: Sequence[Optimizer]) -> dict[int, list[str]]:
     return {index: list(getattr(one, "defaults", None) or ()) for index, one in enumerate(optimizers)}
 
 
+def as_listed(replica: Replica, saved: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run has saved of its optimizers, in the order in which they and their parameters are here.
+
+    Raises: ConfigError where they are not as many, or hold other groups of parameters.
+    """
+    states, theirs, ours = saved["optimizers"], saved["optimizer_parameters"], optimizer_order.listed(replica)
+    if len(states) != len(ours):
+        raise ConfigError(f"{len(states)} optimizers were saved, and {len(ours)} are attached")
+    places = optimizer_order.counterparts(ours, theirs, "the run that was saved")
+    return {
+        "optimizers": [
+            optimizer_order.as_listed(names, theirs[place], states[place])
+            for names, place in zip(ours, places, strict=True)
+        ],
+        "optimizer_settings": {
+            index: saved["optimizer_settings"].get(place, []) for index, place in enumerate(places)
+        },
+        "optimizer_parameters": ours,
+    }
+
+
 def load(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
     """Have it go on from its state, and compute steps as it was made to: GradScaler takes it by that."""
     pairs = zip(optimizer.param_groups, saved["param_groups"], strict=True)
@@ -49,22 +71,22 @@ def load(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
 
 
 def check(
-    optimizers: Sequence[Optimizer], saved: Sequence[OptimizerState], made_with: Mapping[int, Sequence[str]]
+    optimizers: Sequence[Optimizer],
+    saved: Sequence[Mapping[str, Any]],
+    made_with: Mapping[int, Sequence[str]],
 ) -> None:
-    """Raise ConfigError where these are not as many optimizers with the same groups of as many parameters.
+    """Raise ConfigError where what was saved of optimizers has groups with other settings.
 
     Args:
         optimizers: that are attached.
-        saved: their states.
+        saved: their states, `as_listed`.
         made_with: the `settings` of those that were saved, if they are known.
     """
-    if len(saved) != len(optimizers):
-        raise ConfigError(f"{len(saved)} optimizers were saved, and {len(optimizers)} are attached")
     for index, (optimizer, state) in enumerate(zip(optimizers, saved, strict=True)):
         here = optimizer.state_dict()["param_groups"]
-        _check_groups(index, optimizer, here, state.param_groups, made_with.get(index, ()))
+        _check_groups(index, optimizer, here, state["param_groups"], made_with[index])
         known = {index for group in here for index in group["params"]}
-        foreign = {index for index in state.state if isinstance(index, int)} - known
+        foreign = {index for index in state["state"] if isinstance(index, int)} - known
         if foreign:
             raise ConfigError(
                 f"the saved state of optimizer {index} is of parameters that it does not have, such as "
@@ -83,13 +105,8 @@ def _check_groups(
     would not tell it, as wrappers and subclasses have others.
     """
     name = type(optimizer).__name__
-    if len(saved) != len(here):
-        raise ConfigError(
-            f"the saved state of optimizer {index} has {len(saved)} groups, and {name} has {len(here)}; make "
-            "the optimizer that was saved"
-        )
     for ours, theirs in zip(map(_settings, here), map(_settings, saved), strict=True):
-        needed = {*ours, *made_with} - {_KEPT_BY_TORCH}
+        needed = {*ours, *made_with} - {PARAM_NAMES}
         differ = [key for key in {**ours, **theirs} if key in needed and theirs.get(key) != ours.get(key)]
         if differ:
             was, are = ({key: one.get(key, "not there") for key in differ} for one in (theirs, ours))

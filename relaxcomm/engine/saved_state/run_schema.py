@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, TypeAlias
 
 import torch
-from pydantic import ConfigDict, Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from torch import Tensor
 
 from relaxcomm.engine.saved_state.state_schema import Part, check_schema, fault_of
@@ -80,17 +80,27 @@ class RunState(Part):
 
     Args:
         optimizer_settings: names of those that each optimizer was made with.
+        optimizer_parameters: names of the parameters of each group of each optimizer.
         scheduler_kinds: of what was given besides.
     """
 
     model: dict[str, Any]
     optimizers: list[OptimizerState]
     optimizer_settings: dict[Index, list[str]]
+    optimizer_parameters: list[list[list[str]]]
     scaler: dict[str, float] | None
     engine: Any
     random: RandomState
     others: dict[str, dict[str, Any]]
     scheduler_kinds: dict[str, str]
+
+    @field_validator("optimizer_parameters")
+    @classmethod
+    def _check_names(cls, value: list[list[list[str]]], info: ValidationInfo) -> list[list[list[str]]]:
+        groups = [[len(one["params"]) for one in state.param_groups] for state in info.data["optimizers"]]
+        if [[len(names) for names in one] for one in value] != groups:
+            raise ValueError(f"it needs names of the parameters in groups of {str(groups)[:200]}")
+        return value
 
 
 def parse_run(saved: Any) -> RunState:

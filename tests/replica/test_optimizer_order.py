@@ -1,0 +1,86 @@
+"""Runs go on from what was saved where optimizers, their groups or parameters are listed in other orders."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from relaxcomm import ConfigError, attach, checkpoint, simulate
+from tests.replica.test_sent_optimizers import held_by, optimizers_of
+
+
+def run(group, acts, folder, odd):
+    """What is held of each parameter after a save on ranks that hold others, or after a load."""
+    model = nn.Sequential(*(nn.Linear(1, 1) for _ in range(3)))  # shapes do not tell weights from biases
+    optimizers = optimizers_of(model, is_odd=group.rank() == odd)
+    with attach(
+        model, optimizers, {"algorithm": "local_sgd", "bucket_bytes": 8}, process_group=group
+    ) as engine:
+        if acts is checkpoint.save:
+            model(torch.ones(1, 1)).square().sum().backward()
+            for one in optimizers:
+                one.step()
+            states = {p: held for one in optimizers for p, held in one.state.items()}
+            for number, p in enumerate(model.parameters()):
+                states[p]["exp_avg"].fill_(number + 10 * group.rank())
+        acts(engine, folder)
+        return held_by(model, optimizers)
+
+
+@pytest.mark.parametrize(("after", "odd"), [(2, 0), (3, 1), (3, 2), (4, None)])
+def test_each_parameter_gets_what_is_its_own(tmp_path, after, odd):
+    simulate(lambda group: run(group, checkpoint.save, tmp_path, 1), 3)
+    loaded = simulate(lambda group: run(group, checkpoint.load, tmp_path, odd), after)
+    for rank, found in enumerate(loaded):
+        moments, rates = zip(*found, strict=True)
+        of = rank if after == 3 else 1  # the mean of ranks 0 to 2 is that of rank 1
+        assert moments == tuple(number + 10 * of for number in range(6))
+        assert rates == pytest.approx((0.1, 0.1, 0.05, 0.05, 0.3, 0.3))
+
+
+def stepped(parameters, model):
+    optimizer = torch.optim.Adam(parameters, lr=0.1)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    return optimizer
+
+
+def test_other_parameters_in_as_large_groups_are_refused():
+    """Their places would pair the moments of different parameters."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    layers = [{"params": list(one.parameters())} for one in model]
+    kinds = [{"params": [getattr(one, kind) for one in model]} for kind in ("weight", "bias")]
+    with attach(model, stepped(layers, model), "bsp") as engine:
+        state = copy.deepcopy(engine.run_state_dict())
+    text = r"saved has no optimizer whose groups hold \[2, 2\] .* 0.weight"
+    with attach(model, stepped(kinds, model), "bsp") as engine, pytest.raises(ConfigError, match=text):
+        engine.load_run_state_dict(state)
+
+
+def test_parameters_that_are_not_the_models_keep_their_places():
+    """As of what is to be attached next; the engine's next step would refuse them."""
+    model, others = nn.Linear(2, 2), [nn.Parameter(torch.zeros(2)) for _ in range(2)]
+    optimizer = stepped(model.parameters(), model)
+    with attach(model, optimizer, "bsp") as engine:
+        optimizer.add_param_group({"params": others})
+        for number, one in enumerate(others):
+            optimizer.state[one]["exp_avg"] = torch.full((2,), 5.0 + number)
+        state = copy.deepcopy(engine.run_state_dict())
+        optimizer.state.clear()
+        optimizer.param_groups.reverse()
+        engine.load_run_state_dict(state)
+    assert [optimizer.state[one]["exp_avg"].tolist() for one in others] == [[5.0, 5.0], [6.0, 6.0]]
+
+
+@pytest.mark.parametrize(
+    "names", [[], [[]], [[["weight"]]], [[["weight", "bias"], []]], [[["weight", 1]]], [["weight", "bias"]]]
+)
+def test_names_that_are_of_other_groups_are_no_saved_state(names):
+    model = nn.Linear(2, 2)
+    with attach(model, stepped(model.parameters(), model), "bsp") as engine:
+        state = {**engine.run_state_dict(), "optimizer_parameters": names}
+        with pytest.raises(ConfigError, match="the saved state is damaged: optimizer_parameters"):
+            engine.load_run_state_dict(state)
