@@ -67,7 +67,7 @@ def test_parameters_that_are_not_the_models_keep_their_places():
     with attach(model, optimizer, "bsp") as engine:
         optimizer.add_param_group({"params": others})
         for number, one in enumerate(others):
-            optimizer.state[one]["exp_avg"] = torch.full((2,), 5.0 + number)
+            optimizer.state[one] = {"step": torch.tensor(1.0), "exp_avg": torch.full((2,), 5.0 + number)}
         state = copy.deepcopy(engine.run_state_dict())
         optimizer.state.clear()
         optimizer.param_groups.reverse()

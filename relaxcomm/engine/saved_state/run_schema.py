@@ -97,7 +97,8 @@ class RunState(Part):
     @field_validator("optimizer_parameters")
     @classmethod
     def _check_names(cls, value: list[list[list[str]]], info: ValidationInfo) -> list[list[list[str]]]:
-        groups = [[len(one["params"]) for one in state.param_groups] for state in info.data["optimizers"]]
+        states = info.data.get("optimizers", [])  # not there where they are damaged, which is said first
+        groups = [[len(group["params"]) for group in one.param_groups] for one in states]
         if [[len(names) for names in one] for one in value] != groups:
             raise ValueError(f"it needs names of the parameters in groups of {str(groups)[:200]}")
         return value
