@@ -129,7 +129,8 @@ def test_names_in_a_group_stay_those_of_its_parameters():
 
 def test_of_several_empty_groups_each_gets_what_is_its_own():
     def make(model, rank):
-        return torch.optim.Adam([{"params": []}, {"params": []}, {"params": list(model.parameters())}])
+        parameters = list(model.parameters())[:: -1 if rank == 2 else 1]
+        return torch.optim.Adam([{"params": []}, {"params": []}, {"params": parameters}])
 
     def change(optimizer):
         for number, group in enumerate(optimizer.param_groups, start=1):
