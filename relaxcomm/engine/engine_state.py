@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from relaxcomm.composition.algorithm import Algorithm
@@ -16,27 +16,35 @@ from relaxcomm.network.transport import Membership
 from relaxcomm.step.kept_replica import kept
 
 
-def before_ranks_meet(session: Session) -> AbstractContextManager[object]:
-    """Inside is what may fail on one rank alone, for which the others would wait in what follows."""
-    bound = session.bound
-    if bound.algorithm.meets_to_save:
-        return sharing_errors(bound.world.transport, "state_dict()", bound.event_step)
-    return nullcontext()  # a rank may save its state alone
-
-
-def export(session: Session) -> dict[str, Any]:
+def export(session: Session, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
     """All state of this rank.
+
+    Args:
+        session: of the run.
+        check: raises what else is wrong on this rank.
 
     Raises: UsageError for loaded weights that would move a base.
     """
     session.loop.close_skipped_step()
-    with before_ranks_meet(session):
-        is_loaded = bool(session.replica.loaded.refuse(session.bound.algorithm, session.bound.clock.step))
     session.bound.flags.raise_if_bad()
-    session.step.meet()
+    with _meeting(session):
+        check()
+        is_loaded = bool(session.replica.loaded.refuse(session.bound.algorithm, session.bound.clock.step))
     session.step.parameters.even_out()
     parts = {**step_state.export(session.step, is_loaded=is_loaded), **session.schedule.export()}
     return {**parts, "loaders": session.loaders.export()}
+
+
+@contextmanager
+def _meeting(session: Session) -> Iterator[None]:
+    """What is wrong inside, on one rank alone, is told where all ranks have met, if they meet to save."""
+    bound = session.bound
+    shared = sharing_errors(bound.world.transport, "state_dict()", bound.event_step)
+    with shared if bound.algorithm.meets_to_save else nullcontext():
+        try:
+            yield
+        finally:  # or others wait at a server for this rank's next push
+            session.step.meet()
 
 
 def check(session: Session, state: Any) -> None:

@@ -70,10 +70,8 @@ def export(session: Session, others: Mapping[str, Stateful]) -> dict[str, Any]:
 
     Raises: UsageError in the middle of a step; ConfigError for an optimizer's state that could not be loaded.
     """
-    session.loop.close_skipped_step()
-    with engine_state.before_ranks_meet(session):
-        check_between_steps(session.loop, "the run is saved", "save")
-    replica, engine = session.replica, engine_state.export(session)  # what meets others is done first
+    check = partial(check_between_steps, session.loop, "the run is saved", "save")
+    replica, engine = session.replica, engine_state.export(session, check)  # what meets others is done first
     return {
         "model": held(replica.model.state_dict()),
         "optimizers": run_optimizers.export(replica.optimizers),
