@@ -18,7 +18,7 @@ Listed: TypeAlias = Sequence[Sequence[str]]
 
 def listed(replica: Replica) -> list[Listed]:
     """How each of the optimizers lists its parameters; those that are not the model's are numbered."""
-    names = {item.parameter: item.name for item in (*replica.parameters, *replica.frozen)}
+    names = replica.names
     return [[_named(group["params"], names) for group in one.param_groups] for one in replica.optimizers]
 
 

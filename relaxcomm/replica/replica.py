@@ -67,6 +67,11 @@ class Replica:
         """What the optimizers keep of each client that this rank plays."""
 
     @property
+    def names(self) -> dict[Tensor, str]:
+        """What each parameter of the model is called, trained or not."""
+        return {item.parameter: item.name for item in (*self.parameters, *self.frozen)}
+
+    @property
     def device(self) -> torch.device:
         """The device of the parameters."""
         return self.parameters[0].tensor.device

@@ -190,7 +190,7 @@ def _settings(replica: Replica) -> list[_Part]:
     Each is named after one of its parameters: ranks may list optimizers and groups in other orders.
     """
     like, parts = torch.empty(0, device=replica.device), []
-    names = {item.parameter: item.name for item in (*replica.parameters, *replica.frozen)}
+    names = replica.names
     for index, optimizer in enumerate(replica.optimizers):
         found = [[names[p] for p in group["params"] if p in names] for group in optimizer.param_groups]
         pairs = list(zip(found, optimizer.param_groups, strict=True))
