@@ -77,6 +77,11 @@ def as_listed(ours: Listed, theirs: Listed, state: Mapping[str, Any]) -> Mapping
     return {**state, "state": held, "param_groups": groups}
 
 
+def groups_alike(ours: Listed, theirs: Listed) -> bool:
+    """Whether both list their groups in one order; parameters in a group may be in any."""
+    return list(map(_key, ours)) == list(map(_key, theirs))
+
+
 def has_torchs_form(state: Mapping[str, Any], names: Listed) -> bool:
     """Whether an optimizer's state is by the indices of its parameters, as those of torch's are."""
     held, groups = state.get("state"), state.get("param_groups")

@@ -84,3 +84,30 @@ def test_names_that_are_of_other_groups_are_no_saved_state(names):
         state = {**engine.run_state_dict(), "optimizer_parameters": names}
         with pytest.raises(ConfigError, match="the saved state is damaged: optimizer_parameters"):
             engine.load_run_state_dict(state)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_groups_in_another_order_are_refused_beside_a_scheduler(in_order):
+    """It keeps rates by their places, and would give each group another's at its next step."""
+    model = nn.Linear(2, 2)
+
+    def made(reverse):
+        rates = [{"params": [model.weight], "lr": 0.1}, {"params": [model.bias], "lr": 0.9}]
+        optimizer = torch.optim.SGD(rates[::-1] if reverse else rates)
+        return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+    optimizer, scheduler = made(reverse=False)
+    with attach(model, optimizer, "bsp") as engine:
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        state = copy.deepcopy(engine.run_state_dict(scheduler=scheduler))
+    optimizer, scheduler = made(reverse=not in_order)
+    with attach(model, optimizer, "bsp") as engine:
+        if in_order:
+            engine.load_run_state_dict(state, scheduler=scheduler)
+            assert scheduler.get_last_lr() == [group["lr"] for group in optimizer.param_groups]
+        else:
+            text = r"optimizer 0 began with weight, bias as .* begin with bias, weight here, and a scheduler"
+            with pytest.raises(ConfigError, match=text):
+                engine.load_run_state_dict(state, scheduler=scheduler)

@@ -42,8 +42,13 @@ def settings(optimizers: Sequence[Optimizer]) -> dict[int, list[str]]:
     return {index: list(getattr(one, "defaults", None) or ()) for index, one in enumerate(optimizers)}
 
 
-def as_listed(replica: Replica, saved: Mapping[str, Any]) -> dict[str, Any]:
+def as_listed(replica: Replica, saved: Mapping[str, Any], scheduled: bool) -> dict[str, Any]:
     """What a run has saved of its optimizers, in the order in which they and their parameters are here.
+
+    Args:
+        replica: this rank's.
+        saved: the run.
+        scheduled: whether schedulers of torch's go on as well, which keep rates by the places of groups.
 
     Raises: ConfigError where they are not as many, or hold other groups of parameters.
     """
@@ -51,6 +56,13 @@ def as_listed(replica: Replica, saved: Mapping[str, Any]) -> dict[str, Any]:
     if len(states) != len(ours):
         raise ConfigError(f"{len(states)} optimizers were saved, and {len(ours)} are attached")
     places = optimizer_order.counterparts(ours, theirs, "the run that was saved")
+    for index, (names, place) in enumerate(zip(ours, places, strict=True)):
+        if scheduled and not optimizer_order.groups_alike(names, theirs[place]):
+            was, here = (_begin(one) for one in (theirs[place], names))
+            raise ConfigError(
+                f"the groups of optimizer {index} began with {was} as they were saved, and begin with {here} "
+                "here, and a scheduler keeps rates by the places of groups; list groups as they were saved"
+            )
     return {
         "optimizers": [
             optimizer_order.as_listed(names, theirs[place], states[place])
@@ -61,6 +73,10 @@ def as_listed(replica: Replica, saved: Mapping[str, Any]) -> dict[str, Any]:
         },
         "optimizer_parameters": ours,
     }
+
+
+def _begin(listed: optimizer_order.Listed) -> str:
+    return ", ".join(names[0] if names else "none" for names in listed)
 
 
 def load(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
