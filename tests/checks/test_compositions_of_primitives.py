@@ -106,19 +106,6 @@ def chains():
             continue
 
 
-def test_points_that_lose_a_part_are_warned_of():
-    """What a message of the parameters leaves out, a residual cannot give back: the model is without it."""
-    lossy, points = (
-        primitives.error_feedback(compressor=primitives.top_k(density=0.1)),
-        primitives.parameters(),
-    )
-    with pytest.warns(relaxcomm.CompositionWarning, match="the model loses it, too"):
-        relaxcomm.Rule(payload=points, compressor=lossy, exchange=primitives.all_gather())
-    relaxcomm.Rule(payload=primitives.deltas(), compressor=lossy, exchange=primitives.all_gather())
-    within = primitives.choco_gossip(gamma=0.4)
-    relaxcomm.Rule(payload=points, compressor=lossy.compressor, exchange=within)
-
-
 @pytest.mark.every_other("part", of=4)
 @pytest.mark.parametrize("part", range(4))
 def test_chains_of_two(part):

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import math
-import warnings
 
 from relaxcomm.composition import fragments
 from relaxcomm.composition.legality.alternatives import exchanges_that, neighbours
+from relaxcomm.composition.legality.losses import warn_of_bias, warn_of_repeats
 from relaxcomm.composition.legality.outer_rules import check_outer, check_served_outer
 from relaxcomm.composition.legality.topologies import check_graph
 from relaxcomm.composition.rule_parts import RuleParts
 from relaxcomm.data.clients import ROUND
-from relaxcomm.errors import CompositionError, CompositionWarning
+from relaxcomm.errors import CompositionError
 from relaxcomm.fields.allowed import one_of
 from relaxcomm.roles import ExchangeFacts
-
-_LARGE = 1 << 20  # entries for which a compressor's loss is asked
-_ROUNDING = 0.01  # the most of ||x||^2 that counts as rounding, which needs no error feedback
 
 
 def check_rule(rule: RuleParts) -> None:
@@ -32,7 +29,8 @@ def check_rule(rule: RuleParts) -> None:
     check_outer(rule)
     _check_delay(rule)
     _check_range(rule)
-    _warn_of_bias(rule)
+    warn_of_bias(rule)
+    warn_of_repeats(rule)
 
 
 def _check_kinds(rule: RuleParts) -> None:
@@ -42,29 +40,6 @@ def _check_kinds(rule: RuleParts) -> None:
         raise CompositionError(
             f"{compressor!r} makes {one_of(sorted(refused))} messages, which {exchange!r} cannot combine: it "
             f"takes {one_of(sorted(exchange.facts.accepts))}; {neighbours(exchange, compressor)}"
-        )
-
-
-def _warn_of_bias(rule: RuleParts) -> None:
-    if rule.exchange.facts.returns == "votes" or rule.exchange.facts.memory != "none":
-        return
-    lost = rule.compressor.without_memory.contraction(_LARGE)
-    if lost is not None and lost <= _ROUNDING:
-        return
-    sends_moves = rule.payload.facts.is_move or rule.exchange.facts.follows_parameters
-    if not (sends_moves or rule.compressor.without_memory.facts.unbiased):
-        warnings.warn(
-            f"{rule.payload!r} are points, of which {rule.compressor!r} loses a part, and then the model "
-            "loses it, too; use the payload deltas() with error_feedback, or the exchange choco_gossip",
-            CompositionWarning,
-            stacklevel=5,
-        )
-    elif not rule.compressor.facts.unbiased and rule.compressor.facts.memory == "none":
-        warnings.warn(
-            f"{rule.compressor!r} loses a part of what it codes for good, so training may stall; "
-            "put it inside error_feedback",
-            CompositionWarning,
-            stacklevel=5,
         )
 
 

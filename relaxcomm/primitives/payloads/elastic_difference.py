@@ -22,7 +22,8 @@ class elastic_difference(Payload):
     """How far the center is from the parameters, `center - p`; a spring pulls the parameters towards it.
 
     `p <- p - beta / N (p - center)`, with the center before the outer moves it: with `sgd(lr=beta)` by
-    `center <- center + beta (mean(p) - center)`.
+    `center <- center + beta (mean(p) - center)`. What a sparsifier leaves out is told anew in the next
+    exchange, so take `ef21` around one: `error_feedback` would add it up.
 
     Args:
         beta: strength of the N springs together, in (0, 1].

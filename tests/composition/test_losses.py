@@ -1,0 +1,54 @@
+"""Rules whose compressors lose something, or send it more than once, are warned of."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+
+import relaxcomm
+from relaxcomm import primitives
+from relaxcomm.primitives import all_gather, all_reduce, deltas, ef21, elastic_difference, error_feedback
+
+
+def test_points_that_lose_a_part_are_warned_of():
+    """What a message of the parameters leaves out, a residual cannot give back: the model is without it."""
+    lossy, points = (
+        primitives.error_feedback(compressor=primitives.top_k(density=0.1)),
+        primitives.parameters(),
+    )
+    with pytest.warns(relaxcomm.CompositionWarning, match="the model loses it, too"):
+        relaxcomm.Rule(payload=points, compressor=lossy, exchange=primitives.all_gather())
+    relaxcomm.Rule(payload=primitives.deltas(), compressor=lossy, exchange=primitives.all_gather())
+    within = primitives.choco_gossip(gamma=0.4)
+    relaxcomm.Rule(payload=points, compressor=lossy.compressor, exchange=within)
+
+
+REPEATED = [
+    (elastic_difference(beta=0.9), primitives.random_k(density=0.1), all_reduce()),
+    (elastic_difference(beta=0.9), primitives.sign(), all_gather()),
+    (deltas(merge=0.9), primitives.top_k(density=0.1), all_gather()),
+]
+
+
+@pytest.mark.parametrize(("payload", "lossy", "exchange"), REPEATED)
+def test_a_residual_of_a_distance_that_stays_is_warned_of(payload, lossy, exchange):
+    """What comes of it grows: with random_k parameters of 3.6 become 7,000 within 120 steps."""
+    with pytest.warns(relaxcomm.CompositionWarning, match="counts several times .* inside ef21"):
+        relaxcomm.Rule(payload=payload, compressor=error_feedback(compressor=lossy), exchange=exchange)
+    with pytest.warns(relaxcomm.CompositionWarning, match="put it inside ef21"):
+        relaxcomm.Rule(payload=payload, compressor=lossy, exchange=exchange)
+
+
+@pytest.mark.parametrize(
+    ("payload", "compressor"),
+    [
+        (elastic_difference(beta=0.9), error_feedback(compressor=primitives.quantize(bits=8))),
+        (elastic_difference(beta=0.9), ef21(compressor=primitives.top_k(density=0.1))),
+        (deltas(merge=0.0), error_feedback(compressor=primitives.top_k(density=0.1))),
+    ],
+)
+def test_what_arrives_soon_or_is_used_up_is_not(payload, compressor):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        relaxcomm.Rule(payload=payload, compressor=compressor, exchange=all_gather())
