@@ -25,6 +25,7 @@ class Firing:
         apart: whether ranks get different results.
         carries_flags: whether used-flags reach all ranks inside the messages.
         accumulates: whether a second backward in one step would add up to the same as one.
+        sends_late: whether a result of theirs comes in a later step.
     """
 
     tasks: tuple[Task, ...]
@@ -34,6 +35,7 @@ class Firing:
     apart: bool
     carries_flags: bool
     accumulates: bool
+    sends_late: bool
 
 
 class Firings:
@@ -69,6 +71,7 @@ class Firings:
             apart=any(not task.rule.exchange.facts.same_result for task in tasks),
             carries_flags=all(task.carries_flags for task in moving),
             accumulates=all(_adds_up(task) for task in tasks),
+            sends_late=any(task.rule.delay for task in tasks),
         )
 
     def _is_guarded(self, task: Task) -> bool:

@@ -120,25 +120,21 @@ class GradientTransfers:
     def land_late(self) -> None:
         """Put the gradient that is due in the place of this step's own, or zeros while none is due."""
         due = self.late.due()
-        if self._sends_late:
+        if self.firing.sends_late:
             self.buffer.main.zero_()
-        if self._sends_late or due:
+        if self.firing.sends_late or due:
             self._is_finite = None
         for late in due:
             self._ran.append(late)
             self.is_guarded = True
             self.ran_apart = self.ran_apart or not late.task.rule.exchange.facts.same_result
             self.not_finite += late.not_finite
-            self.buffer.main.add_(self.late.land(late, replaces_own=self._sends_late))
+            self.buffer.main.add_(self.late.land(late, replaces_own=self.firing.sends_late))
 
     @property
     def awaits_first(self) -> bool:
         """Whether zeros take the gradient's place, so that nothing that is due says who has used what."""
-        return self._sends_late and not self.late.due()
-
-    @property
-    def _sends_late(self) -> bool:
-        return any(task.rule.delay for task in self.firing.tasks)
+        return self.firing.sends_late and not self.late.due()
 
     def drain(self) -> bool:
         """Put the oldest late gradient into `.grad`; whether there was one."""
@@ -149,7 +145,7 @@ class GradientTransfers:
         self.buffer.expect_all()
         # What any rank used when it was sent gets a `.grad`, frozen meanwhile or not: so do all ranks alike.
         self.buffer.unused = list(range(len(self.bucket.items)))
-        self.buffer.main.copy_(self.late.land(late, replaces_own=self._sends_late))
+        self.buffer.main.copy_(self.late.land(late, replaces_own=self.firing.sends_late))
         return True
 
     @property

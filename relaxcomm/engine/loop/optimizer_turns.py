@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import chain
 
 from torch.optim import Optimizer
 
@@ -52,9 +53,8 @@ class OptimizerTurns:
         if not self._counts:
             return
         theirs = {id(p) for group in optimizer.param_groups for p in group["params"][:1]}
-        if theirs.isdisjoint(
-            id(p) for group in param_groups(self._replica.optimizers) for p in group["params"]
-        ):
+        ours = chain.from_iterable(group["params"] for group in param_groups(self._replica.optimizers))
+        if theirs.isdisjoint(map(id, ours)):
             return
         self._others += 1
         if self._others >= _MOST_OTHERS:
