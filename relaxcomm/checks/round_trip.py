@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from relaxcomm.errors import UsageError
 from relaxcomm.network.transport import Membership
 from relaxcomm.roles import Coding, Compressor, Context, State
 from relaxcomm.step.kept_slots import Slots
@@ -26,6 +27,8 @@ def round_trip(compressor: Compressor, tensors: Sequence[Tensor]) -> list[Tensor
 
     Returns: what arrives in each step, shaped as what was sent.
 
+    Raises: UsageError for tensors of several shapes or types.
+
     Example:
         >>> import torch
         >>> from relaxcomm import round_trip
@@ -34,6 +37,13 @@ def round_trip(compressor: Compressor, tensors: Sequence[Tensor]) -> list[Tensor
         >>> round_trip(error_feedback(compressor=top_k(density=0.5)), sent)
         [tensor([0., 3.]), tensor([2., 0.])]
     """
+    kinds = {(tuple(one.shape), one.dtype) for one in tensors}
+    if len(kinds) > 1:
+        listed = " and ".join(sorted(f"{dtype} {list(shape)}" for shape, dtype in kinds))
+        raise UsageError(f"one worker sends tensors of one shape and type, got {listed}")
+    if not kinds:
+        return []
+    tensors = [one.detach() for one in tensors]
     first = tensors[0].contiguous()  # as all are flattened
     state, layout = slots(compressor, first), _bucket(first).layout
     return [

@@ -64,7 +64,7 @@ def trajectory(
     settings = settings_of(named, topology)
 
     def program(group: InProcessGroup) -> Tensor:
-        model = nn.ParameterList([nn.Parameter(torch.zeros(steps.shape[2]))])
+        model = nn.ParameterList([nn.Parameter(torch.zeros(steps.shape[2], dtype=steps.dtype))])
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         with attach(model, optimizer, settings, process_group=group):
             seen = []

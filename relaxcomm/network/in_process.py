@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -58,7 +59,12 @@ class InProcessGroup:
         return self._world.clocks[self._rank]
 
     def sleep(self, seconds: float) -> None:
-        """Let this rank compute for `seconds` of virtual time."""
+        """Let this rank compute for `seconds` of virtual time.
+
+        Raises: UsageError for a time that is negative or not finite.
+        """
+        if not 0 <= seconds < math.inf:
+            raise UsageError(f"a rank cannot compute for {seconds!r} s; give seconds of at least 0")
         self._world.advance(self._rank, seconds)
 
     @contextmanager
@@ -190,7 +196,7 @@ def simulate(
         >>> simulate(lambda group: group.rank() * 10, 3)
         [0, 10, 20]
     """
-    if not isinstance(world_size, int) or world_size < 1:
+    if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
         raise UsageError(f"{world_size!r} ranks cannot be simulated; give a whole number of at least 1")
     link = link or Link()
     if not isinstance(link, Link | SimulatedNetwork):

@@ -219,14 +219,18 @@ _open: WeakSet[Metering] = WeakSet()
 
 def _number(name: str, value: Any) -> float | Tensor:
     """What was observed, if it is one number; of a tensor a copy, since the program may add to it later."""
-    if isinstance(value, Tensor) and value.numel() == 1:
+    if isinstance(value, Tensor) and value.numel() == 1 and not (value.is_complex() or value.is_meta):
         return value.detach().clone()
     is_array = getattr(value, "size", 0) == 1 and callable(getattr(value, "item", None))  # NumPy's, JAX's
     number = value.item() if is_array else value
-    if isinstance(number, int | float):
-        return number
-    if isinstance(number, Real):  # such as a fraction, which JSON does not know
-        return float(number)
+    if isinstance(number, Real):
+        try:
+            as_float = float(number)
+        except OverflowError:
+            raise UsageError(
+                f"{name} is to be observed, but is too large for a float: {shown(value)}"
+            ) from None
+        return number if isinstance(number, int) else as_float  # a fraction is none that JSON knows
     shape = None if is_array else getattr(value, "shape", None)
     what = shown(number) if shape is None else f"{type(value).__name__} of shape {list(shape)}"
     raise UsageError(f"{name} is to be observed, but is no number: {what}; reduce it first")

@@ -18,6 +18,7 @@ from tests.monitoring.harness import read_log
 
 NUMBERS = [np.float32(2), np.float64(2), np.int64(2), np.array(2.0), np.array([[2]]), Fraction(2)]
 NO_NUMBERS = [np.ones(2), np.array("a"), np.array([None]), torch.ones(2), 2j, "2", None]
+NO_NUMBERS += [torch.tensor(2j), torch.tensor(2.0, device="meta")]
 
 
 def attached(
@@ -69,6 +70,13 @@ def test_what_is_no_number_is_refused(tmp_path, value):
         for observe in (engine.observe, engine.observe_evaluation):
             with pytest.raises(UsageError, match="loss is to be observed, but is no number: "):
                 observe(loss=value)
+
+
+@pytest.mark.parametrize("value", [10**400, Fraction(10**400)], ids=["whole", "fraction"])
+def test_what_no_float_holds_is_refused(tmp_path, value):
+    """The first scrape would lose all of the rank's metrics with it."""
+    with attached(tmp_path)[2] as engine, pytest.raises(UsageError, match="and too large for a float"):
+        engine.observe(loss=value)
 
 
 def test_of_a_tensor_that_is_no_number_the_shape_is_told(tmp_path):
