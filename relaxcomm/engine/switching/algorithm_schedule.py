@@ -149,7 +149,8 @@ class AlgorithmSchedule:
 
         Raises: UsageError if the others switch, or have done so.
         """
-        if self.is_due(ahead=int(skipped)):
+        is_seen = self._bound.replica.optimizers and not skipped  # where the step ends
+        if not is_seen and self.is_due(ahead=int(skipped)):
             raise UsageError(
                 f"another algorithm is due after step {self._bound.clock.step}, but a backward has begun "
                 "before it was seen where the step ends; pass the optimizers to attach, and train "
@@ -179,9 +180,14 @@ class AlgorithmSchedule:
 
     def _begin(self, num_begun: int, residuals: Residuals = "carry") -> None:
         """Be where a run is in which so many phases have begun."""
-        self._num_begun = num_begun
+        before, self._num_begun = self._num_begun, num_begun
         algorithm = self._algorithms[num_begun]
-        self._switch(algorithm, residuals)
+        try:
+            self._switch(algorithm, residuals)
+        except BaseException:  # a loop may go on, and the phase is due again where its next step ends
+            self._num_begun = before
+            self.stay()
+            raise
         step = self._phases[num_begun - 1].after_steps if num_begun else 0
         self._tell(f"{algorithm.name} from step {step}")
 

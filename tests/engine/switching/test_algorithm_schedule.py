@@ -5,9 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 import relaxcomm
-from relaxcomm import Algorithm, ConfigError, Rule
+from relaxcomm import Algorithm, ConfigError, NonFiniteError, Rule
 from relaxcomm.plugin import Measured, Planner, PlannerFacts, frozen
 from relaxcomm.primitives import all_reduce, every, parameters
 from tests.engine.harness import World, engine_state
@@ -33,19 +34,19 @@ PHASED = {"algorithm": "bsp", "phases": PHASES}
 class Run:
     """A run of one simulated rank."""
 
-    def __init__(self, group, config, steps=0):
+    def __init__(self, group, config, steps=0, optimizer="plain"):
         self.world = World(group.rank(), group.size(), group)
         self.model = CASES["toy"].model()
-        self.optimizer = make_optimizer("plain", self.model)
+        self.optimizer = make_optimizer(optimizer, self.model)
         self.engine = self.world.attach(self.model, self.optimizer, config)
         self.schedule = self.engine._session.schedule
         self.train(steps)
 
-    def train(self, steps):
+    def train(self, steps, model=None):
         for step in range(steps):
-            CASES["toy"].local_loss(self.model, step, self.world.rank).backward()
-            self.optimizer.step()
             self.optimizer.zero_grad()
+            CASES["toy"].local_loss(model or self.model, step, self.world.rank).backward()
+            self.optimizer.step()
 
 
 @pytest.mark.parametrize("config", [None, MEASURING, {"algorithm": "bsp"}], ids=["same", "anew", "chosen"])
@@ -120,3 +121,36 @@ def test_steps_that_were_timed_among_other_ranks_do_not_count():
         return len(timed) > 0, kept
 
     assert relaxcomm.simulate(program, 3) == [(True, [])] * 3
+
+
+@pytest.mark.parametrize("calls_model", [True, False])
+@pytest.mark.parametrize(
+    "config",
+    [MEASURING, {"algorithm": "selsync", "phases": [{"after_steps": 4, "algorithm": "bsp"}]}],
+    ids=["chosen", "phase"],
+)
+def test_a_switch_that_has_failed_is_due_again_where_the_next_step_ends(config, calls_model):
+    """And a state from between the two is one of the algorithm that ran."""
+
+    def program(group):
+        run = Run(group, config, 3, optimizer="adamw")
+        first = run.engine.algorithm.name
+        moment = next(iter(run.optimizer.state.values()))["exp_avg_sq"]
+        if group.rank() == 1:
+            moment.fill_(torch.inf)  # by which a step divides
+        with pytest.raises(NonFiniteError, match=r"exp_avg_sq of .* on rank 1; no mean was taken"):
+            run.train(1)
+        state = run.engine.state_dict()
+        assert run.engine.algorithm.name == first
+        moment.nan_to_num_(0.0, 0.0)
+        run.train(1, None if calls_model else torch.nn.Sequential(*run.model))
+        run.engine.close()
+        resumed = Run(group, config, optimizer="adamw")
+        resumed.engine.load_state_dict(state)
+        names = [resumed.engine.algorithm.name]
+        resumed.train(1)
+        resumed.engine.close()
+        return [run.engine.algorithm.name, *names, resumed.engine.algorithm.name], first
+
+    for names, first in relaxcomm.simulate(program, 3):
+        assert names == ["bsp", first, "bsp"]
