@@ -49,7 +49,7 @@ def counterparts(ours: Sequence[Listed], theirs: Sequence[Listed], whose: str) -
     return places
 
 
-def as_listed(ours: Listed, theirs: Listed, state: Mapping[str, Any]) -> Mapping[str, Any]:
+def as_listed(replica: Replica, ours: Listed, theirs: Listed, state: Mapping[str, Any]) -> Mapping[str, Any]:
     """The state of an optimizer's counterpart, with groups, parameters and their indices in the order here.
 
     Torch's optimizers load the state of a parameter by its place in the groups.
@@ -58,9 +58,10 @@ def as_listed(ours: Listed, theirs: Listed, state: Mapping[str, Any]) -> Mapping
     """
     if ours == theirs:
         return state
-    if not has_torchs_form(state, theirs):
+    sizes = {name: parameter.numel() for parameter, name in replica.names.items()}
+    if (other := _by_place(state, theirs, sizes)) is not None:
         raise ConfigError(
-            f"the state of an optimizer has {sorted(map(str, state))}, not torch's state and param_groups by "
+            f"the state of an optimizer has {other}, not torch's state and param_groups by "
             "the indices of parameters, which are listed in another order than here; list them alike on all "
             "ranks"
         )
@@ -75,6 +76,26 @@ def as_listed(ours: Listed, theirs: Listed, state: Mapping[str, Any]) -> Mapping
         groups.append({**group, "params": indices})
     held = {moved.get(index, index): values for index, values in state["state"].items()}
     return {**state, "state": held, "param_groups": groups}
+
+
+def _by_place(state: Mapping[str, Any], names: Listed, sizes: Mapping[str, int]) -> str | None:
+    """What a state keeps by the places of parameters, not by their indices, as far as that can be told."""
+    own = [value for key, value in state.items() if key not in ("state", "param_groups")]
+    if not has_torchs_form(state, names) or not all(isinstance(v, int | float | str | None) for v in own):
+        return str(sorted(map(str, state)))
+    held, groups = state["state"], state["param_groups"]
+    beside = [values for index, values in held.items() if not isinstance(index, int)]  # of no parameter
+    for values in (*groups, *(one for one in beside if isinstance(one, Mapping))):
+        for key, value in values.items():
+            if isinstance(value, list | tuple) and any(isinstance(v, Tensor) and v.dim() for v in value):
+                return f"{key!r}, a list of tensors of no parameter"
+    indices = chain.from_iterable(group["params"] for group in groups)
+    for index, name in zip(indices, chain.from_iterable(names), strict=True):
+        for key, value in held.get(index, {}).items():  # flat, as LBFGS keeps that of all at the first one
+            size = sizes.get(name)
+            if size and isinstance(value, Tensor) and value.dim() == 1 and value.numel() > size:
+                return f"{key!r} of {value.numel()} entries for the {size} of {name}"
+    return None
 
 
 def groups_alike(ours: Listed, theirs: Listed) -> bool:

@@ -26,7 +26,7 @@ def load(replica: Replica, sent: Sent) -> None:
     ours = listed(replica)
     places = counterparts(ours, [theirs for theirs, _ in sent], "another rank")
     for one, names, place in zip(replica.optimizers, ours, places, strict=True):
-        state = as_listed(names, *sent[place])
+        state = as_listed(replica, names, *sent[place])
         if has_torchs_form(state, names):
             load_held(one, state)
         else:

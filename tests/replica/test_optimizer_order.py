@@ -111,3 +111,70 @@ def test_groups_in_another_order_are_refused_beside_a_scheduler(in_order):
             text = r"optimizer 0 began with weight, bias as .* begin with bias, weight here, and a scheduler"
             with pytest.raises(ConfigError, match=text):
                 engine.load_run_state_dict(state, scheduler=scheduler)
+
+
+class ByPlace(torch.optim.SGD):
+    """Keeps its momenta in a list, by the places of parameters."""
+
+    def __init__(self, parameters, *, in_group):
+        super().__init__(parameters, lr=0.1)
+        self.in_group = in_group
+        self.kept = [torch.zeros_like(p) for p in self.param_groups[0]["params"]]
+
+    def state_dict(self):
+        state = super().state_dict()
+        if self.in_group:
+            state["param_groups"][0]["kept"] = self.kept
+            return state
+        return {**state, "kept": self.kept}
+
+
+class Flat(torch.optim.SGD):
+    """Keeps all at its first parameter, as LBFGS does."""
+
+    def step(self, closure=None):
+        parameters = self.param_groups[0]["params"]
+        self.state[parameters[0]] = {"flat": torch.zeros(sum(p.numel() for p in parameters))}
+        super().step(closure)
+
+
+class Counting(torch.optim.Adam):
+    """Keeps a number beside the states of parameters, as torch's PostLocalSGDOptimizer does."""
+
+    def state_dict(self):
+        return {**super().state_dict(), "count": 3}
+
+
+def reversed_after_save(kind, **settings):
+    """States of parameters as one optimizer has them, and one that has loaded them in another order."""
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    parameters = [*model.parameters()]
+    before, after = kind(parameters, **settings), kind(parameters[::-1], **settings)
+    with attach(model, before, "bsp") as engine:
+        model(torch.rand(2, 4)).square().sum().backward()
+        before.step()
+        saved = copy.deepcopy(engine.run_state_dict())
+    with attach(model, after, "bsp") as engine:
+        engine.load_run_state_dict(saved)
+    return [[one.state[p] for p in parameters] for one in (before, after)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "has"),
+    [
+        (ByPlace, {"in_group": False}, r"\['kept', 'param_groups', 'state'\]"),
+        (ByPlace, {"in_group": True}, "'kept', a list of tensors of no parameter"),
+        (Flat, {"lr": 0.1}, "'flat' of 32 entries for the 16 of 0.weight"),
+    ],
+)
+def test_what_is_kept_by_places_is_refused_in_another_order(kind, settings, has):
+    with pytest.raises(ConfigError, match=f"the state of an optimizer has {has}, not torch's"):
+        reversed_after_save(kind, **settings)
+
+
+@pytest.mark.parametrize(
+    "kind", [Counting, *(getattr(torch.optim, one) for one in ("Adafactor", "ASGD", "NAdam", "Rprop"))]
+)
+def test_torchs_optimizers_may_list_parameters_in_another_order(kind):
+    before, after = reversed_after_save(kind)
+    torch.testing.assert_close(after, before, rtol=0, atol=0)

@@ -65,7 +65,7 @@ def as_listed(replica: Replica, saved: Mapping[str, Any], scheduled: bool) -> di
             )
     return {
         "optimizers": [
-            optimizer_order.as_listed(names, theirs[place], states[place])
+            optimizer_order.as_listed(replica, names, theirs[place], states[place])
             for names, place in zip(ours, places, strict=True)
         ],
         "optimizer_settings": {
