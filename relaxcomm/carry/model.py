@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from relaxcomm.carry.means import mean
-from relaxcomm.carry.old import Old, plain, served_model
+from relaxcomm.carry.old import Old, served_model
+from relaxcomm.replica.named_parameters import plain
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.optimizer_states import Held, have_means
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.network.transport import Membership, Service
+from relaxcomm.replica.named_parameters import plain
 from relaxcomm.replica.replica import Replica
 from relaxcomm.roles import Context
 from relaxcomm.step.plan import Plan, Task, TaskKey
@@ -113,11 +114,6 @@ def plan_of(
     if engine["layout"] is not None:
         plan.lay_out(engine["layout"], engine["strides"])
     return plan
-
-
-def plain(key: str) -> str:
-    """The name of a parameter as it is before `torch.compile`."""
-    return key.replace("_orig_mod.", "")
 
 
 def _like(parameter: Tensor, value: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from relaxcomm.replica.named_parameters import named_buffers, plain
 from relaxcomm.system.torch_classes import derives_from
 
 _FAKE_QUANTIZER = "FakeQuantizeBase"
@@ -28,7 +29,7 @@ def with_means(model: nn.Module) -> dict[str, Tensor]:
     """The buffers that are averaged, now or later: floats of the model's state whose mean says something."""
     left_out = {whole for whole, module, name in _named(model) if _stays_local(module, name)}
     return {
-        name: buffer for name, buffer in model.named_buffers() if name not in left_out and _has_means(buffer)
+        name: buffer for name, buffer in named_buffers(model) if name not in left_out and _has_means(buffer)
     }
 
 
@@ -55,7 +56,7 @@ def moved_by_forwards(model: nn.Module) -> set[str]:
     """
     norms = [module for module in model.modules() if derives_from(type(module), _NORM)]
     moved = {id(buffer) for norm in norms for buffer in norm.buffers()}
-    return {name for name, buffer in model.named_buffers() if id(buffer) in moved}
+    return {name for name, buffer in named_buffers(model) if id(buffer) in moved}
 
 
 def requantize(model: nn.Module) -> None:
@@ -73,7 +74,7 @@ def _named(model: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
     """For each buffer its name in the model, the module that has it, and its name there."""
     for place, module in model.named_modules():
         for name in module._buffers:
-            yield f"{place}.{name}" if place else name, module, name
+            yield plain(f"{place}.{name}" if place else name), module, name
 
 
 def _stays_local(module: nn.Module, name: str) -> bool:

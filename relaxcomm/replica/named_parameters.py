@@ -1,4 +1,4 @@
-"""Parameters of a model by name."""
+"""Parameters and buffers of a model by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from relaxcomm.errors import CompositionError
@@ -22,7 +22,17 @@ def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
     Torch walks through all modules for it, which takes milliseconds where there are hundreds.
     """
-    return [(name.replace("_orig_mod.", ""), p) for name, p in model.named_parameters()]
+    return [(plain(name), p) for name, p in model.named_parameters()]
+
+
+def named_buffers(model: nn.Module) -> list[tuple[str, Tensor]]:
+    """Buffers with such names: ranks compare them, and may compile the model on one rank alone."""
+    return [(plain(name), buffer) for name, buffer in model.named_buffers()]
+
+
+def plain(name: str) -> str:
+    """The name of a parameter or a buffer as it is before `torch.compile`."""
+    return name.replace("_orig_mod.", "")
 
 
 def trainable(named: Named) -> list[Item]:

@@ -17,7 +17,7 @@ from relaxcomm.replica.client_optimizers import ClientOptimizers
 from relaxcomm.replica.grad_scaler import is_scaled
 from relaxcomm.replica.held_mean import HeldMean
 from relaxcomm.replica.loaded_weights import LoadedWeights
-from relaxcomm.replica.named_parameters import param_groups
+from relaxcomm.replica.named_parameters import named_buffers, param_groups
 from relaxcomm.replica.sharding import as_held, is_sharded_model, reshard
 from relaxcomm.replica.trained_parameters import TrainedParameters
 from relaxcomm.replica.untrained import check_untrained
@@ -237,5 +237,5 @@ class Replica:
 
     def _named(self, names: Collection[str]) -> list[Item]:
         """In the order at attach, the same on all ranks: what is registered anew is last in the model."""
-        held = dict(self.model.named_buffers())
+        held = dict(named_buffers(self.model))
         return [Item(name, held[name]) for name in self._buffers if name in names and name in held]

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from torch import Tensor
 
 from relaxcomm.replica.buffers import moved_by_forwards
+from relaxcomm.replica.named_parameters import named_buffers
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.bound import Bound
 
@@ -64,7 +65,7 @@ class Kept:
         self._replica.reshard()
         for bucket, flat in self._parameters:
             bucket.scatter(flat)
-        held = dict(self._replica.model.named_buffers())  # `.to()` replaces them
+        held = dict(named_buffers(self._replica.model))  # `.to()` replaces them
         for name, own in self._buffers.items():
             if name in held and _form(held[name]) == _form(own):
                 buffer, shown = held[name].detach(), self._shown.get(name)
@@ -75,7 +76,7 @@ def _buffers(replica: Replica) -> dict[str, Tensor]:
     """Copies of the buffers that an average replaces, or may, and of the counts that statistics go with."""
     names = {item.name for item in (*replica.buffers(), *replica.maybe_buffers())}
     names |= moved_by_forwards(replica.model)
-    return {name: one.detach().clone() for name, one in replica.model.named_buffers() if name in names}
+    return {name: one.detach().clone() for name, one in named_buffers(replica.model) if name in names}
 
 
 def _form(tensor: Tensor) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ from relaxcomm.engine.attaching.attached_models import all_attached
 from relaxcomm.errors import CommunicationError, ConfigError, RelaxcommError
 from relaxcomm.network import Transport
 from relaxcomm.replica.buffers import can_be_copied
-from relaxcomm.replica.named_parameters import Named
+from relaxcomm.replica.named_parameters import Named, named_buffers
 
 _Problem: TypeAlias = tuple[str, str] | None
 
@@ -130,7 +130,7 @@ def fingerprint(model: nn.Module, named: Named, settings: Config, world_size: in
     for name, p in named:
         kind = "trainable" if p.requires_grad else "frozen"
         facts[f"parameter {name}"] = f"{list(p.shape)} {p.dtype} strides {list(p.stride())} {kind}"
-    for name, b in sorted(model.named_buffers(), key=_place):
+    for name, b in sorted(named_buffers(model), key=_place):
         shape = list(b.shape) if can_be_copied(b) else "what is not copied, of"
         facts[f"buffer {name}"] = f"{shape} {b.dtype}"
     return facts

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from relaxcomm.errors import UsageError, some_of
 from relaxcomm.network import TorchTransport, Transport
-from relaxcomm.replica.named_parameters import Named
+from relaxcomm.replica.named_parameters import Named, named_buffers
 
 _MOST_NAMES = 5
 
@@ -24,7 +24,7 @@ def current_gpu() -> int:
 
 def gpu_of(model: nn.Module, named: Named, transport: Transport) -> str:
     """The GPU of a model with its parameters, see `gpu_holding`."""
-    return gpu_holding(dict(named), dict(model.named_buffers()), transport, current_gpu())
+    return gpu_holding(dict(named), dict(named_buffers(model)), transport, current_gpu())
 
 
 def gpu_holding(

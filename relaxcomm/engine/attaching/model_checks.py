@@ -17,7 +17,7 @@ from relaxcomm.primitives.outers.average import average
 from relaxcomm.primitives.outers.sgd import nesterov, sgd
 from relaxcomm.primitives.outers.slowmo import slowmo
 from relaxcomm.replica.buffers import can_be_copied
-from relaxcomm.replica.named_parameters import Named, check_stepped_once, trainable
+from relaxcomm.replica.named_parameters import Named, check_stepped_once, named_buffers, trainable
 from relaxcomm.replica.sharding import is_sharded_model
 from relaxcomm.roles import VotingTrigger
 from relaxcomm.step.bucket_filling import fill_buckets
@@ -30,7 +30,7 @@ _LINEAR = (average, sgd, nesterov, slowmo)
 
 def check_initialised(model: nn.Module, named: Named) -> None:
     """Refuse parameters and buffers without values or a shape yet, and parameters without plain entries."""
-    for name, tensor in (*named, *model.named_buffers()):
+    for name, tensor in (*named, *named_buffers(model)):
         if is_lazy(tensor):
             raise CompositionError(
                 f"{name} has no shape yet, as lazy modules get one from their first batch; call the model "

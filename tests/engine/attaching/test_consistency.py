@@ -126,3 +126,25 @@ def test_a_buffer_that_is_registered_anew_keeps_its_place():
         return model.c[0].item(), model.d[0].item()
 
     assert simulate(rank, 3) == [(99.0, 100.0)] * 3
+
+
+def test_one_rank_alone_may_compile_the_whole_model():
+    """Its parameters and buffers have other names, and are exchanged with the others'."""
+
+    def rank(group):
+        torch.manual_seed(group.rank())
+        model = plain = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+        if group.rank() == 0:
+            model = torch.compile(plain, backend="eager")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        config = {"algorithm": {"name": "local_sgd", "steps": 2}, "bucket_bytes": 48}
+        with attach(model, optimizer, config, process_group=group) as engine:
+            for _ in range(3):
+                model(torch.randn(4, 3)).square().mean().backward()
+                optimizer.step()
+            with engine.averaged():
+                mean = {name: value.tolist() for name, value in plain.state_dict().items()}
+        return mean
+
+    found = simulate(rank, 3)
+    assert found == [found[0]] * 3
