@@ -32,7 +32,7 @@ from relaxcomm.network import InProcessGroup, TorchTransport, Transport, elastic
 from relaxcomm.replica.named_parameters import named_parameters, trainable
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.sharding import place_shards
-from relaxcomm.step import optimizer_states, replicas
+from relaxcomm.step import broadcasts, optimizer_states
 from relaxcomm.system.environment import address_to_join
 from relaxcomm.system.mpi import unread_processes
 from relaxcomm.system.slurm import unused_tasks
@@ -105,7 +105,7 @@ def attach(
             warn_of_unread(settings)
             warn_of_idle_guard(settings)
         place_shards(model)
-        replicas.broadcast(model, transport, settings.bucket_bytes)
+        broadcasts.broadcast(model, transport, settings.bucket_bytes)
         replica = Replica(model, given.optimizers, scaler, settings.bucket_bytes)
         session = _begin(undo, transport, replica, settings, facts)
         engine = Engine(session, owns_default_group=owned)

@@ -108,6 +108,16 @@ def moments(replica: Replica, world: World, names: Collection[str]) -> list[Mome
     ]
 
 
+def own_moments(replica: Replica, names: Collection[str]) -> list[Item]:
+    """What this rank's optimizers hold of some parameters, as it is, that would be averaged."""
+    return [
+        Item(f"{name} of {key}", local(value))
+        for key, parameter, states in states_of(replica, names)
+        for name, value in sorted(states.get(parameter, {}).items())
+        if _is_moment(name, value, parameter)
+    ]
+
+
 def without_means(replica: Replica, world: World, names: Collection[str]) -> tuple[set[str], int]:
     """Parameters of which an optimizer holds what cannot be averaged, on any rank, and who has come farthest.
 

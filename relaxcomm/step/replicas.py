@@ -1,4 +1,4 @@
-"""Making replicas equal: the first broadcast, and averages outside the rules."""
+"""Making replicas equal: averages outside the rules."""
 
 from __future__ import annotations
 
@@ -6,22 +6,19 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from relaxcomm.errors import UsageError
-from relaxcomm.network.operations import AllReduce, Broadcast, Label
-from relaxcomm.network.transport import Transport
-from relaxcomm.replica.buffers import can_be_copied, is_statistic
-from relaxcomm.replica.named_parameters import named_parameters
-from relaxcomm.replica.sharding import item_of
+from relaxcomm.network.operations import AllReduce, Label
+from relaxcomm.replica.buffers import is_statistic
 from relaxcomm.step import copied_states, optimizer_states, served
 from relaxcomm.step.bound import Bound
-from relaxcomm.step.finite import NOT_FINITE, local_error, non_finite_error, spoilt
+from relaxcomm.step.broadcasts import copy
+from relaxcomm.step.finite import NOT_FINITE, held_error, local_error, non_finite_error, spoilt
 from relaxcomm.step.plan import TaskKey
 from relaxcomm.step.shard_means import gathered, of_replicas
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.step.world import tensor_of
-from relaxcomm.tensors.bucket_building import build_buckets
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.digest import digest
 from relaxcomm.tensors.items import Item
@@ -30,25 +27,9 @@ from relaxcomm.tensors.precision import wide
 AVERAGE = "average"
 """The label of averages that are a part of training."""
 
+_MOMENTS = "the optimizer's"
+_UNCHANGED = "no mean was taken, and every rank's model is left as it is"
 _NOTHING: Mapping[TaskKey, Transfer] = MappingProxyType({})
-
-
-def broadcast(model: nn.Module, transport: Transport, bucket_bytes: int, *, root: int = 0) -> None:
-    """Copy parameters and buffers of rank `root` to all ranks, but for sparse and expanded ones."""
-    items = [item_of(name, p) for name, p in named_parameters(model)]
-    items += [Item(name, buffer) for name, buffer in model.named_buffers() if can_be_copied(buffer)]
-    copy(items, transport, bucket_bytes, root=root)
-
-
-def copy(items: Iterable[Item], transport: Transport, bucket_bytes: int, *, root: int) -> None:
-    """Copy tensors of rank `root` into those of all ranks, which have the same names and shapes."""
-    for bucket in build_buckets(items, bucket_bytes=bucket_bytes):
-        flat = bucket.gather(bucket.empty())
-        raw = flat.view(torch.uint8)  # any dtype travels as bytes; Gloo refuses int16 and float8
-        if raw.numel():
-            on_host = raw.device.type == "cpu"  # as an optimizer may keep its own, beside a model on a GPU
-            transport.issue(Broadcast(raw, root, on_host), Label(0, "broadcast", bucket.index)).wait()
-            bucket.scatter(flat)
 
 
 def finite_means(
@@ -92,11 +73,14 @@ def equalise(bound: Bound, *, moments: Collection[str] = (), without: Collection
         bound: the algorithm on a model.
         moments: names of the parameters of which optimizers are to hold the same.
         without: ranks that count for nothing, as they hold a copy of one, to which they would move the mean.
+
+    Raises: NonFiniteError on all ranks, and nothing is replaced but where a sum of moments overflows.
     """
+    copied = _copied(bound, moments) if moments else None
     if served.hold_model(bound) or not _are_equal(bound, mean_buckets(bound)):
         replace(bound, finite_means(bound, without=without))
-    if moments:
-        _equalise_optimizers(bound, moments)
+    if copied is not None:
+        _equalise_optimizers(bound, moments, *copied)
 
 
 def admit(bound: Bound, joined: Collection[int]) -> None:
@@ -107,10 +91,20 @@ def admit(bound: Bound, joined: Collection[int]) -> None:
             replace(bound, found)
 
 
-def _equalise_optimizers(bound: Bound, names: Collection[str]) -> None:
-    """Average what they hold of some parameters; what has no mean, and their settings, are one rank's."""
+def _copied(bound: Bound, names: Collection[str]) -> tuple[set[str], int]:
+    """Of which parameters what optimizers hold is copied, and from whom; all else has a finite mean."""
     replica, world = bound.replica, bound.world
     copied, root = optimizer_states.without_means(replica, world, names)
+    buckets = replica.pack(optimizer_states.own_moments(replica, set(names) - copied))
+    everyone = world.gather_all(_spoilt(buckets, _MOMENTS), "the check of moments")
+    if any(everyone) and not _are_equal(bound, buckets):  # else they stay
+        raise held_error(everyone, bound.clock.step, _UNCHANGED)
+    return copied, root
+
+
+def _equalise_optimizers(bound: Bound, names: Collection[str], copied: set[str], root: int) -> None:
+    """Average what they hold of some parameters; what has no mean, and their settings, are one rank's."""
+    replica, world = bound.replica, bound.world
     covers = all(item.name in names for item in replica.parameters)
     items, left = copied_states.begin_as(replica, world, root, copied, settings=covers)
     copy(items, world.transport, replica.bucket_bytes, root=root)
@@ -122,7 +116,8 @@ def _equalise_optimizers(bound: Bound, names: Collection[str]) -> None:
         for bucket, flat in flats:
             for name, view in zip(bucket.names, bucket.views(flat), strict=True):
                 view.mul_(weights[name])
-        replace(bound, _finite(bound, _all_reduced(bound, flats, AVERAGE), "the optimizer's"))
+        so = "models were averaged, and moments were not"
+        replace(bound, _finite(bound, _all_reduced(bound, flats, AVERAGE), _MOMENTS, so))
 
 
 def check(bound: Bound, parameters: Sequence[Item]) -> None:
@@ -131,17 +126,23 @@ def check(bound: Bound, parameters: Sequence[Item]) -> None:
     if is_all:
         bound.replica.check_shapes(bound.replica.buffer_shapes(), bound.world.rank)  # else they look as NaN
     looked_at = bound.replica.pack([*parameters, *(bound.replica.buffers() if is_all else ())])
-    if bad := [name for bucket, flat in gathered(looked_at) for name in spoilt(bucket, flat)]:
+    if bad := _spoilt(looked_at):
         raise local_error(bad, bound.world.rank, bound.clock.step, "the model is left as it is")
 
 
-def _finite(bound: Bound, found: list[tuple[Bucket, Tensor]], kind: str = "") -> list[tuple[Bucket, Tensor]]:
+def _spoilt(buckets: Iterable[Bucket], kind: str = "") -> list[str]:
+    """What of this rank's own holds NaN or infinity."""
+    flats = ((bucket, bucket.gather(bucket.empty())) for bucket in buckets)  # one after the other
+    return [name for bucket, flat in flats for name in spoilt(bucket, flat, kind)]
+
+
+def _finite(
+    bound: Bound, found: list[tuple[Bucket, Tensor]], kind: str = "", so: str = _UNCHANGED
+) -> list[tuple[Bucket, Tensor]]:
     """Means that are the same on all ranks, if all of them are finite."""
     came = [name for bucket, mean in found for name in spoilt(bucket, mean, kind)]
     if bound.world.is_any_shard(bool(came), Label(bound.common_step, NOT_FINITE)):
-        local = gathered(bucket for bucket, _ in found)
-        put_in = [name for bucket, flat in local for name in spoilt(bucket, flat, kind)]
-        so = "no mean was taken, and every rank's model is left as it is"
+        put_in = _spoilt((bucket for bucket, _ in found), kind)
         raise non_finite_error(bound.world, put_in, came, bound.clock.step, so=so, replica=bound.replica)
     return found
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
 
-from relaxcomm import attach, simulate
+from relaxcomm import NonFiniteError, attach, simulate
 
 
 class Complex(nn.Module):
@@ -196,3 +198,40 @@ def test_ranks_may_list_optimizers_and_groups_in_other_orders():
         torch.testing.assert_close(own[1], mean)
         assert rates == pytest.approx([0.1, 0.05, 0.1 / 3])
         torch.testing.assert_close(parameters, ranks[0][2], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("is_equal", "value", "said"),
+    [
+        (True, torch.inf, None),
+        (False, torch.inf, "on rank 1; no mean was taken, and every rank's model is left"),
+        (False, 3e38, r"it overflowed .*; models were averaged, and moments were not"),
+    ],
+    ids=["equal", "not finite", "overflows"],
+)
+def test_what_is_said_of_moments_without_a_finite_mean_is_so(is_equal, value, said):
+    def rank(group):
+        torch.manual_seed(0)
+        model = layers()
+        optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1 * (1 + group.rank()))
+        with attach(
+            model, optimizer, {"algorithm": "local_sgd", "bucket_bytes": 64}, process_group=group
+        ) as engine:
+            held = optimizer.state[model[0].weight]["sum"]
+            if value < torch.inf or is_equal or group.rank() == 1:
+                held.fill_(value)
+            held[0] *= 1.0 if is_equal or group.rank() == 1 else 0.9
+            for parameter in model.parameters():
+                parameter.data.fill_(group.rank())
+            before = model[0].bias.tolist()
+            refusal = nullcontext() if said is None else pytest.raises(NonFiniteError, match=said)
+            with refusal:
+                engine.switch("bsp")
+            found = model[0].bias.tolist(), optimizer.param_groups[0]["lr"]
+            is_left = said is not None and "is left" in said
+            assert (found[0] == before) == (is_left or group.rank() == 1)
+            held.zero_()
+            return None if is_left else found
+
+    found = simulate(rank, 3)
+    assert found == [found[0]] * 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from relaxcomm.engine.loop.loop import Loop
 from relaxcomm.engine.membership import survival
 from relaxcomm.engine.switching.algorithm_schedule import AlgorithmSchedule
-from relaxcomm.step import copied_states, replicas
+from relaxcomm.step import broadcasts, copied_states
 from relaxcomm.step.bound import Bound
 from relaxcomm.tensors.items import Item
 
@@ -35,7 +35,7 @@ class Shadow:
         # Shadows have looked ahead: clocks differ.
         steps = world.gather(trained, "the end of join()")
         replica, root = step.bound.replica, steps.index(max(steps))
-        replicas.broadcast(replica.model, world.transport, replica.bucket_bytes, root=root)
+        broadcasts.broadcast(replica.model, world.transport, replica.bucket_bytes, root=root)
         step.rewind(statistics.steps - max(steps))  # shadows look ahead for the next exchange
         if len(set(steps)) > 1:
             _take_over(step.bound, root)
@@ -70,7 +70,7 @@ def _take_over(bound: Bound, root: int) -> None:
     covers = kept.issuperset(item.name for item in replica.parameters)
     states, left = copied_states.begin_as(replica, world, root, kept, settings=covers)
     items = [Item(name, value) for _, values in slots for name, value in values.items()]
-    replicas.copy([*items, *states], world.transport, replica.bucket_bytes, root=root)
+    broadcasts.copy([*items, *states], world.transport, replica.bucket_bytes, root=root)
     for one, values in slots:
         one.restore(values)
     if covers:

@@ -358,11 +358,12 @@ def spoilt(world):
     with world.attach(model, optimizer, {"algorithm": FIRST["slowmo"], "bucket_bytes": 600}) as engine:
         train(engine, model, optimizer, world, 0, 3)
         moment = next(iter(optimizer.state.values()))["momentum_buffer"]
-        kept = moment.clone()
+        kept, before = moment.clone(), values(model)
         if world.rank == 1:
             moment.fill_(float("nan"))
         with pytest.raises(NonFiniteError, match=r"momentum_buffer of .* on rank 1"):
             engine.switch("bsp")
+        np.testing.assert_array_equal(values(model), before)
         moment.copy_(kept)
         train(engine, model, optimizer, world, 3, 8)
         steps.append(engine.statistics["steps"])
