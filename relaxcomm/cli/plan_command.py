@@ -14,6 +14,7 @@ from relaxcomm.cli.pilot_plot import plot_pilots
 from relaxcomm.cli.pilot_rows import pilots_as_json, show_pilots
 from relaxcomm.cli.plan_options import (
     algorithms_of,
+    check_step_time,
     failures_of,
     graph_of,
     links_for,
@@ -69,14 +70,16 @@ def plan(
         training = training_of(train, seeds, target, within, num_parameters)
         if picture is not None:
             check_picture("--plot", picture)
+        check_step_time(step_seconds, measure)
         job = read_job(config).override(sets=sets)
         settings = job.load(any_topology=algorithms is not None)
+        graph = graph_of(topology, settings)
+        between = links_for(graph, settings, links, sites)
+        made = algorithms_of(settings, algorithms)
+        # Building a task takes seconds: what needs none has been refused before.
         task = None if settings.task is None else configured_task(settings, job.origin).build(settings.seed)
         items = parameters_of(task, num_parameters)
-        times = step_times_of(task, settings, step_seconds, measure, jitter, stragglers)
-        graph = graph_of(topology, settings)
-        made = algorithms_of(settings, algorithms)
-        between = links_for(graph, settings, links, sites)
+        times = step_times_of(task, settings, step_seconds, jitter, stragglers)
         bare = list(scenarios(settings, task, times, graph, between, workers))
         cases = [
             (name, algorithm, with_groups_of_links(algorithm, replace(scenario, speeds=speeds)))

@@ -42,23 +42,29 @@ def parameters_of(task: Task | None, num_parameters: int | None) -> list[Item]:
     return [Item(name, one) for name, one in task.model.named_parameters() if one.requires_grad]
 
 
+def check_step_time(step_seconds: float | None, measure: bool) -> None:
+    """Refuse a step's time that is neither told nor to be measured, or both.
+
+    Raises: ConfigError.
+    """
+    if step_seconds is not None and measure:
+        raise ConfigError("a step's time is told or measured: --step-seconds or --measure, not both")
+    if step_seconds is None and not measure:
+        raise ConfigError(
+            "plan needs the time of a step: --step-seconds 0.1, or --measure for this machine's"
+        )
+
+
 def step_times_of(
     task: Task | None,
     settings: Config,
     step_seconds: float | None,
-    measure: bool,
     jitter: float | None,
     stragglers: str | None,
 ) -> StepTimes:
-    """What the options say of the time of a step, or this machine does."""
-    if step_seconds is not None and measure:
-        raise ConfigError("a step's time is told or measured: --step-seconds or --measure, not both")
+    """What the options say of the time of a step, which `check_step_time` took, or this machine does."""
     if step_seconds is not None:
         times = StepTimes(step_seconds)
-    elif not measure:
-        raise ConfigError(
-            "plan needs the time of a step: --step-seconds 0.1, or --measure for this machine's"
-        )
     elif task is None:
         raise ConfigError(
             "--measure trains the configuration's task, and there is none; use --step-seconds S"

@@ -188,6 +188,23 @@ def test_bad_input_is_told_in_one_line(config, arguments, words):
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "needs the time of a step"),
+        (("--step-seconds", "1"), "needs the network"),
+        ((*ON, "--algorithms", "nope"), "unknown algorithm 'nope'"),
+    ],
+)
+def test_what_needs_no_task_is_refused_before_it_is_built(config, arguments, words, tmp_path):
+    (tmp_path / "costly.py").write_text("def make(seed):\n    raise RuntimeError('was built')\n")
+    asked = ("--set", "task=costly:make")
+    assert "was built" in run(config, *asked, *ON)[2]
+    code, _, err = run(config, *asked, *arguments)
+    assert code == 2
+    assert words in err
+
+
 def test_workers_that_die(config):
     ask = (*ON, "--parameters", "10000", "--failures", "3600,60")
     code, _, err = run(config, *ask)
