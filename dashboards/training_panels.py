@@ -106,8 +106,8 @@ SLOWNESS = (
     ),
     Panel(
         title="How long since the last synchronisation?",
-        description="Time since each rank last exchanged anything; an alert fires after ten minutes of "
-        "training.",
+        description="Time since each rank last exchanged anything. A rank that trains for ten minutes "
+        "without an exchange raises an alert, also before its first one, when there is no data here.",
         unit="s",
         queries=one(f"time() - relaxcomm_last_synchronisation_timestamp_seconds{{{RANKS}}}"),
         thresholds=((300, "yellow"), (600, "red")),

@@ -89,7 +89,8 @@ WORKER_ROWS: Sequence[tuple[str, Sequence[Panel]]] = (
             ),
             beside_the_median(
                 "How long since the last synchronisation?",
-                "Time since it last exchanged anything; an alert fires after ten minutes of training.",
+                "Time since it last exchanged anything. Ten minutes of training without an exchange raise an "
+                "alert, also before the first one, when there is no data here.",
                 width=12,
             ),
         ),
