@@ -106,6 +106,13 @@ class GradientTransfers:
         self.is_guarded, self.ran_apart = self.is_guarded or firing.guarded, self.ran_apart or firing.apart
         return True
 
+    def used_here(self) -> Tensor:
+        """Which parameters have a gradient on this rank, 1 or 0 each; the buffer's own flags may be on their way."""
+        flags = self._all_trained.clone()
+        for index in self.buffer.unused:
+            flags[index].zero_()  # a number would be copied from the host
+        return flags
+
     def settle_frozen(self, trained: Tensor) -> None:
         """Move nothing that no rank trains, and keep what is left to send of it.
 

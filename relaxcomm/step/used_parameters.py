@@ -33,7 +33,7 @@ class UsedParameters:
         self._asked = None
         if all(bucket.firing.carries_flags and not bucket.awaits_first for bucket in buckets):
             return
-        flags = torch.cat([(one.buffer.flags != 0) + _TRAINED * one.trained for one in buckets])
+        flags = torch.cat([one.used_here() + _TRAINED * one.trained for one in buckets])
         # On a GPU only who lacks a gradient waits for it.
         self._asked = self._bound.agreements.ask_where_it_lies(_USED, flags, self._bound.clock.step)
         self._bound.agreements.send(self._bound.clock.step)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 _READ_ON_THE_HOST = frozenset(
     (
@@ -79,3 +80,25 @@ def makes_host_wait(
     if str(func) == "aten.repeat_interleave.Tensor":
         return words.get("output_size") is None
     return name in _READ_ON_THE_HOST
+
+
+def reads_and_writes(
+    func: torch._ops.OpOverload, args: Sequence[object], words: Mapping[str, object], out: object
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The tensors whose entries an operator reads, and those that it writes."""
+    name, schema = operator_of(func), func._schema
+    named = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | dict(words)
+    found: tuple[list[Tensor], list[Tensor]] = [], []
+    only_looks_at_shapes = name.startswith("new_") or name.endswith("_like")
+    for argument in schema.arguments:
+        alias = argument.alias_info
+        is_written = alias is not None and alias.is_write
+        if is_written or not only_looks_at_shapes:
+            found[is_written].extend(_tensors_in(named.get(argument.name)))
+    if all(one.alias_info is None for one in schema.returns):
+        found[True].extend(_tensors_in(out))
+    return found
+
+
+def _tensors_in(value: object) -> list[Tensor]:
+    return [one for one in tree_leaves(value) if isinstance(one, Tensor)]

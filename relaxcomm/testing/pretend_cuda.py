@@ -1,8 +1,9 @@
-"""What of `torch.cuda` runs on a pretended GPU: streams and events of which all is done at once."""
+"""What of `torch.cuda` runs on a pretended GPU: kernels are done at once, and streams keep the order meant."""
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -12,49 +13,111 @@ from unittest.mock import patch
 
 import torch
 
+from relaxcomm.testing.stream_clocks import Clock, Clocks, join
+
 WaitFor = Callable[[str], None]
 
 
-class PretendStream:
-    """A stream whose work is done when it is issued."""
+class PretendCuda:
+    """The streams of one device, and which is current in each thread.
 
-    def __init__(self, wait: WaitFor) -> None:
-        self._wait = wait
+    Args:
+        wait: called where the host waits.
+        clocks: of streams and threads.
+    """
+
+    def __init__(self, wait: WaitFor, clocks: Clocks) -> None:
+        self.wait, self.clocks = wait, clocks
+        self.default = PretendStream(self)
+        self._chosen = threading.local()
+
+    def current(self) -> PretendStream:
+        """The stream of this thread."""
+        chosen: PretendStream = getattr(self._chosen, "stream", self.default)
+        return chosen
+
+    def choose(self, stream: PretendStream) -> None:
+        """From now on it is this thread's."""
+        self._chosen.stream = stream
+
+    @contextmanager
+    def on(self, stream: PretendStream | None) -> Iterator[None]:
+        """Have it as the current one."""
+        before = self.current()
+        self.choose(before if stream is None else stream)
+        try:
+            yield
+        finally:
+            self.choose(before)
+
+    def synchronize(self) -> None:
+        """The host waits for all streams."""
+        self.wait("synchronize")
+        join(self.clocks.host(), self.clocks.issued)
+
+
+class PretendStream:
+    """A stream whose work is done when it is issued; its clock tells what was meant to be done before."""
+
+    def __init__(self, cuda: PretendCuda) -> None:
+        self._cuda = cuda
+        self.number = cuda.clocks.add_stream()
+        self.clock: Clock = {}
 
     def wait_stream(self, other: PretendStream) -> None:
-        """Nothing is left to wait for."""
+        """What it is given from now on comes after what the other was given until now."""
+        join(self.clock, other.clock)
 
-    def record_event(self) -> PretendEvent:
-        """An event that has happened."""
-        event = PretendEvent(self._wait)
+    def wait_event(self, event: PretendEvent) -> None:
+        """What it is given from now on comes after the event."""
+        event.wait(self)
+
+    def record_event(self, event: PretendEvent | None = None) -> PretendEvent:
+        """An event behind what it was given until now."""
+        event = event or PretendEvent(self._cuda)
         event.record(self)
         return event
 
+    def query(self) -> bool:
+        """Whether all is done."""
+        return self.record_event().query()
+
     def synchronize(self) -> None:
         """The host waits."""
-        self._wait("Stream.synchronize")
+        self._cuda.wait("Stream.synchronize")
+        join(self._cuda.clocks.host(), self.clock)
 
 
 class PretendEvent:
-    """An event that has happened when it is recorded."""
+    """An event in a stream."""
 
-    def __init__(self, wait: WaitFor) -> None:
-        self._wait, self._recorded = wait, 0.0
+    def __init__(self, cuda: PretendCuda) -> None:
+        self._cuda, self._recorded = cuda, 0.0
+        self._clock: Clock = {}
+        self._was_asked = False
 
     def record(self, stream: PretendStream | None = None) -> None:
-        """It happens now."""
-        self._recorded = time.perf_counter()
+        """It stands behind what the stream was given until now."""
+        self._recorded, self._was_asked = time.perf_counter(), False
+        self._clock = dict((stream or self._cuda.current()).clock)
 
     def wait(self, stream: PretendStream | None = None) -> None:
-        """A stream has nothing to wait for."""
+        """What the stream is given from now on comes after it."""
+        join((stream or self._cuda.current()).clock, self._clock)
 
     def query(self) -> bool:
-        """It has happened."""
+        """Whether it has happened; then the host knows."""
+        clocks = self._cuda.clocks
+        host, asked, self._was_asked = clocks.host(), self._was_asked, True
+        if not (clocks.is_eager or asked or all(host.get(n, 0) >= t for n, t in self._clock.items())):
+            return False
+        join(host, self._clock)
         return True
 
     def synchronize(self) -> None:
         """The host waits."""
-        self._wait("Event.synchronize")
+        self._cuda.wait("Event.synchronize")
+        join(self._cuda.clocks.host(), self._clock)
 
     def elapsed_time(self, later: PretendEvent) -> float:
         """Milliseconds between both; the host's, since kernels run at once."""
@@ -62,26 +125,22 @@ class PretendEvent:
 
 
 @contextmanager
-def patched_cuda(wait: WaitFor) -> Iterator[None]:
-    """Let `torch.cuda` have one device.
-
-    Args:
-        wait: called where the host waits.
-    """
-    current = PretendStream(wait)
+def patched_cuda(cuda: PretendCuda) -> Iterator[None]:
+    """Let `torch.cuda` have one device."""
 
     class Generator(torch.Generator):
         def __new__(cls, device: Any = "cpu") -> Any:
             return super().__new__(cls, "cpu")  # type: ignore[call-arg]  # torch's stub has no __new__
 
     stands_in: dict[str, Callable[..., Any]] = {
-        "Event": lambda *_, **__: PretendEvent(wait),
-        "Stream": lambda *_, **__: PretendStream(wait),
-        "current_stream": lambda *_: current,
-        "default_stream": lambda *_: current,
-        "stream": lambda _: nullcontext(),
+        "Event": lambda *_, **__: PretendEvent(cuda),
+        "Stream": lambda *_, **__: PretendStream(cuda),
+        "current_stream": lambda *_: cuda.current(),
+        "default_stream": lambda *_: cuda.default,
+        "set_stream": cuda.choose,
+        "stream": cuda.on,
         "device": lambda _: nullcontext(),
-        "synchronize": lambda *_: wait("synchronize"),
+        "synchronize": lambda *_: cuda.synchronize(),
         "get_device_properties": lambda *_: SimpleNamespace(name="pretended", uuid=f"process {os.getpid()}"),
         "set_device": lambda _: None,
         "current_device": lambda: 0,

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -15,10 +14,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from relaxcomm.testing.gpu_work import GpuWork, makes_host_wait, makes_view, operator_of
+from relaxcomm.testing.gpu_work import GpuWork, makes_host_wait, makes_view, operator_of, reads_and_writes
 from relaxcomm.testing.interpreted_kernels import counted_kernels, interprets_kernels
-from relaxcomm.testing.pretend_cuda import patched_cuda
+from relaxcomm.testing.places import place
+from relaxcomm.testing.pretend_cuda import PretendCuda, PretendStream, patched_cuda
 from relaxcomm.testing.pretend_tensors import patched_tensors
+from relaxcomm.testing.stream_clocks import Clocks, join
+from relaxcomm.testing.stream_order import StreamOrder
 
 _COPIES = ("copy_", "_to_copy")
 
@@ -45,18 +47,24 @@ class PretendGpu:
         (4, ['_local_scalar_dense'])
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, check_streams: bool = False) -> None:
         self.work = GpuWork()
+        self.races: list[str] = []
         self._there: dict[int, StorageWeakRef] = {}
         self._pinned: dict[int, StorageWeakRef] = {}
         self._lock = threading.Lock()
         self._stack = ExitStack()
+        self._cuda = PretendCuda(self._note, Clocks(is_eager=not check_streams))
+        self._order = StreamOrder(self._cuda, self.races) if check_streams else None
 
     def __enter__(self) -> PretendGpu:
-        self._stack.enter_context(patched_cuda(self.wait))
+        self._stack.enter_context(patched_cuda(self._cuda))
         self._stack.enter_context(patched_tensors(self))
         if interprets_kernels():
-            self._stack.enter_context(counted_kernels(self.work.count_kernel))
+            launched = None if self._order is None else self.launched
+            self._stack.enter_context(counted_kernels(self.work.count_kernel, launched))
+        if self._order is not None:
+            self._stack.enter_context(self._in_threads())
         self._stack.enter_context(self.in_thread())
         return self
 
@@ -69,14 +77,59 @@ class PretendGpu:
         with _Operators(self):
             yield
 
+    @contextmanager
+    def _in_threads(self) -> Iterator[None]:
+        """Look at threads that begin, too; they know what the thread knows that starts them."""
+        start, clocks = threading.Thread.start, self._cuda.clocks
+
+        def knowing(thread: threading.Thread) -> None:
+            known, run = dict(clocks.host()), thread.run
+
+            def looked_at() -> None:
+                join(clocks.host(), known)
+                with self.in_thread():
+                    run()
+
+            thread.run = looked_at  # type: ignore[method-assign]  # it is run once
+            start(thread)
+
+        with patch.object(threading.Thread, "start", knowing):
+            yield
+
     def wait(self, what: str) -> None:
-        """Note that the host waits here."""
-        self.work.waits.append(f"{what} at {_place()}")
+        """Note that the host waits here for the current stream."""
+        self._note(what)
+        join(self._cuda.clocks.host(), self._cuda.current().clock)
+
+    def _note(self, what: str) -> None:
+        self.work.waits.append(f"{what} at {place()}")
+
+    def launched(self, name: str, reads: Iterable[Tensor], writes: Iterable[Tensor]) -> None:
+        """Note that the current stream was given a kernel that is no operator of torch's."""
+        if self._order is not None:
+            self._order.launched(name, reads, writes)
+
+    def host_accessed(self, name: str, reads: Iterable[Tensor], writes: Iterable[Tensor] = ()) -> None:
+        """Note that the host looked at its own memory, or wrote there."""
+        if self._order is not None:
+            self._order.host_accessed(name, reads, writes)
+
+    def record_stream(self, tensor: Tensor, stream: PretendStream) -> None:
+        """A stream uses a tensor's memory, too."""
+        if self._order is not None:
+            self._order.recorded(tensor, stream.number)
 
     def take(self, tensor: Tensor) -> Tensor:
         """From now on this tensor, and all that share its memory, are on the GPU."""
+        if self._order is not None and not self.holds(tensor):
+            self._order.allocated(tensor)
         self._remember(self._there, tensor)
         return tensor
+
+    @property
+    def checks_streams(self) -> bool:
+        """Whether it looks for races."""
+        return self._order is not None
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether a tensor is on the GPU."""
@@ -114,40 +167,47 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         gpu, words = self._gpu, kwargs or {}
         tensors = [one for one in tree_leaves((args, words)) if isinstance(one, Tensor)]
         there = [gpu.holds(tensor) for tensor in tensors]
+        name = operator_of(func)
         if not any(there):
-            return func(*args, **words)
-        if not all(there):
-            self._check(func, args, tensors, there)
+            out = func(*args, **words)
+            if gpu.checks_streams and not makes_view(func):
+                gpu.host_accessed(name, *reads_and_writes(func, args, words, out))
+            return out
+        waits = [] if all(there) else self._crossings(name, args, tensors, there)
         if makes_host_wait(func, tensors, words):
-            gpu.wait(operator_of(func))
+            waits.append(name)
         out = func(*args, **words)
         made = [one for one in tree_leaves(out) if isinstance(one, Tensor)]
-        if not makes_view(func):
-            gpu.work.count(func, [*(t for t, on in zip(tensors, there, strict=True) if on), *made])
-        if there[0] or not operator_of(func).endswith("_"):
+        if there[0] or not name.endswith("_"):
             for tensor in made:
                 gpu.take(tensor)
+        if not makes_view(func):
+            gpu.work.count(func, [*(t for t, on in zip(tensors, there, strict=True) if on), *made])
+            if gpu.checks_streams:
+                self._launch(name, *reads_and_writes(func, args, words, out))
+        for wait in waits:
+            gpu.wait(wait)
         return out
 
-    def _check(self, func: Any, args: Sequence[Any], tensors: Sequence[Tensor], there: list[bool]) -> None:
-        """A copy between the host and the GPU, or a mistake."""
-        name = operator_of(func)
+    def _launch(self, name: str, reads: list[Tensor], writes: list[Tensor]) -> None:
+        """Only copies read the host's memory on the GPU; others take a number from there."""
+        gpu = self._gpu
+        if name not in _COPIES:
+            gpu.host_accessed(name, [one for one in reads if not gpu.holds(one)])
+            reads = [one for one in reads if gpu.holds(one)]
+        gpu.launched(name, reads, writes)
+
+    def _crossings(
+        self, name: str, args: Sequence[Any], tensors: Sequence[Tensor], there: list[bool]
+    ) -> list[str]:
+        """What the host waits for where tensors are on both sides: for copies; others are a mistake."""
         host = [tensor for tensor, on in zip(tensors, there, strict=True) if not on]
         if name in _COPIES:
             is_async = len(args) > 2 and bool(args[2]) and self._gpu.has_pinned(host[0])
-            if not is_async:
-                self._gpu.wait(f"{name} {'from' if there[0] else 'to'} the host")
-        elif name.startswith("index"):
-            self._gpu.wait("indices from the host")
-        elif any(tensor.dim() for tensor in host):
+            return [] if is_async else [f"{name} {'from' if there[0] else 'to'} the host"]
+        if name.startswith("index"):
+            return ["indices from the host"]
+        if any(tensor.dim() for tensor in host):
             places = [f"{tuple(one.shape)} on {one.device}" for one in tensors]
             raise RuntimeError(f"{name}: expected all tensors on the same device, got {', '.join(places)}")
-
-
-def _place() -> str:
-    """The line that asked, outside of torch and of this folder."""
-    for frame in reversed(traceback.extract_stack(limit=40)):
-        path = Path(frame.filename)
-        if "torch" not in path.parts and path.parent != Path(__file__).parent:
-            return f"{path.parent.name}/{path.name}:{frame.lineno}"
-    return "?"
+        return []

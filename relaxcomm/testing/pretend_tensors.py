@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 from unittest.mock import patch
@@ -39,7 +39,16 @@ class Holder(Protocol):
         """Whether it is."""
 
     def wait(self, what: str) -> None:
-        """The host waits."""
+        """The host waits for the current stream."""
+
+    def launched(self, name: str, reads: Iterable[Tensor], writes: Iterable[Tensor]) -> None:
+        """The current stream was given a kernel."""
+
+    def host_accessed(self, name: str, reads: Iterable[Tensor], writes: Iterable[Tensor] = ()) -> None:
+        """The host looked at its own memory, or wrote there."""
+
+    def record_stream(self, tensor: Tensor, stream: Any) -> None:
+        """Leave a tensor's memory to a stream until that has done what it was given."""
 
 
 @contextmanager
@@ -51,11 +60,14 @@ def patched_tensors(gpu: Holder) -> Iterator[None]:
     def refuse(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         if gpu.holds(tensor):
             raise TypeError("can't convert cuda:0 device type tensor to numpy; use Tensor.cpu() first")
+        gpu.host_accessed("numpy", [tensor])
         return numpy(tensor, *args, **kwargs)
 
     def listed(tensor: Tensor) -> Any:
         if gpu.holds(tensor):
+            gpu.launched("tolist", [tensor], [])
             gpu.wait("tolist")
+        gpu.host_accessed("tolist", [tensor])
         return tolist(tensor)
 
     stands_in: dict[str, Any] = {
@@ -66,7 +78,7 @@ def patched_tensors(gpu: Holder) -> Iterator[None]:
         "cpu": lambda tensor, **words: tensor.to(_CPU, **words),
         "pin_memory": lambda tensor: gpu.pin(tensor.clone()),
         "is_pinned": lambda tensor: gpu.has_pinned(tensor),
-        "record_stream": lambda tensor, stream: None,
+        "record_stream": lambda tensor, stream: gpu.record_stream(tensor, stream),
         "numpy": refuse,
         "tolist": listed,
     }
@@ -93,9 +105,12 @@ def _making(gpu: Holder, name: str, factory: Callable[..., Tensor]) -> Callable[
         with _disable_current_modes():
             out = factory(*args, device=_CPU if on_gpu else device, **words)
         if on_gpu:
+            gpu.take(out)
+            if "empty" not in name:
+                gpu.launched(name, [], [out])
             if name in _FROM_NUMBERS:
                 gpu.wait("numbers from the host")
-            return gpu.take(out)
+            return out
         return gpu.pin(out) if pin_memory else out
 
     return make
@@ -108,8 +123,9 @@ def _padding(gpu: Holder, pad: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if not gpu.holds(rows[0]):
             return pad(rows, *args, **words)
         with _disable_current_modes():
-            out = pad(rows, *args, **words)
-        return gpu.take(out)
+            out = gpu.take(pad(rows, *args, **words))
+        gpu.launched("pad_sequence", rows, [out])
+        return out
 
     return padded
 
@@ -125,15 +141,19 @@ def _moving(gpu: Holder, to: Callable[..., Tensor]) -> Callable[..., Tensor]:
         if to_gpu == gpu.holds(tensor):
             out = to(tensor, *tree_map(_on_cpu, args), **tree_map(_on_cpu, words))
             return gpu.take(out) if to_gpu else out
-        if not words.get("non_blocking") or (to_gpu and not gpu.has_pinned(tensor)):
-            gpu.wait("a copy to the GPU" if to_gpu else "a copy to the host")
         with _disable_current_modes():
             out = to(tensor, *tree_map(_on_cpu, args), **tree_map(_on_cpu, words))
             if out.data_ptr() == tensor.data_ptr():
                 out = out.clone()
+        is_async = words.get("non_blocking")
         if to_gpu:
-            return gpu.take(out)
-        return gpu.pin(out) if words.get("non_blocking") else out
+            gpu.take(out)
+        elif is_async:
+            gpu.pin(out)
+        gpu.launched("to", [tensor], [out])
+        if not is_async or (to_gpu and not gpu.has_pinned(tensor)):
+            gpu.wait("a copy to the GPU" if to_gpu else "a copy to the host")
+        return out
 
     return move
 

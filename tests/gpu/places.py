@@ -16,6 +16,7 @@ import torch
 
 from benchmarks.gpu.ranks import share_gpu
 from relaxcomm.testing import PretendGpu
+from tests.network.nccl_streams import streams_checked
 from tests.network.pretended_nccl import BetweenGpus, pretended
 from tests.ranks import Finished, launch_script, run_ranks
 
@@ -44,6 +45,9 @@ def at(where: str, rank: int, size: int) -> Iterator[Place]:
         yield Place(rank, size, torch.device("cpu"))
     elif where == "nccl":
         yield Place(rank, size, share_gpu(rank))
+    elif where == "streams":
+        with streams_checked() as gpu:
+            yield Place(rank, size, torch.device("cuda", 0), gpu)
     else:
         with pretended(BetweenGpus), PretendGpu() as gpu:
             yield Place(rank, size, torch.device("cuda", 0), gpu)
