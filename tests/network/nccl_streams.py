@@ -15,6 +15,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 from relaxcomm.network import communicators
 from relaxcomm.network.rendezvous import Rendezvous
@@ -89,8 +90,30 @@ class OnStreams(BetweenGpus):
         return OnStream(work, self._stream.record_event(), held)
 
 
+class OnHost:
+    """A Gloo group; what it is given in the host's memory it reads or writes there at once."""
+
+    def __init__(self, gpu: PretendGpu, group: Any) -> None:
+        self._gpu, self._group = gpu, group
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._group, name)
+
+        def noted(*args: Any) -> Any:
+            tensors = [one for one in tree_leaves(args) if isinstance(one, Tensor) and not one.is_cuda]
+            self._gpu.host_accessed(f"Gloo's {name}", tensors)
+            return found(*args)
+
+        return noted if callable(found) else found
+
+
 @contextmanager
 def streams_checked() -> Iterator[PretendGpu]:
     """A pretended GPU that looks for races, and NCCL on it."""
-    with PretendGpu(check_streams=True) as gpu, patch.object(communicators, "new_group", partial(OnStreams, gpu)):
+    connect = Rendezvous.gloo
+    with (
+        PretendGpu(check_streams=True) as gpu,
+        patch.object(communicators, "new_group", partial(OnStreams, gpu)),
+        patch.object(Rendezvous, "gloo", lambda *args: OnHost(gpu, connect(*args))),
+    ):
         yield gpu
