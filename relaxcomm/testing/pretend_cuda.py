@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import torch
 
+from relaxcomm.testing.autograd_streams import AutogradStreams
 from relaxcomm.testing.stream_clocks import Clock, Clocks, join
 
 WaitFor = Callable[[str], None]
@@ -29,11 +30,13 @@ class PretendCuda:
     def __init__(self, wait: WaitFor, clocks: Clocks) -> None:
         self.wait, self.clocks = wait, clocks
         self.default = PretendStream(self)
+        self.autograd = AutogradStreams(self)
         self._chosen = threading.local()
 
     def current(self) -> PretendStream:
         """The stream of this thread."""
         chosen: PretendStream = getattr(self._chosen, "stream", self.default)
+        self.autograd.catch_up(chosen)
         return chosen
 
     def choose(self, stream: PretendStream) -> None:

@@ -65,6 +65,7 @@ class PretendGpu:
             self._stack.enter_context(counted_kernels(self.work.count_kernel, launched))
         if self._order is not None:
             self._stack.enter_context(self._in_threads())
+            self._stack.enter_context(self._cuda.autograd.patched())
         self._stack.enter_context(self.in_thread())
         return self
 
@@ -118,6 +119,11 @@ class PretendGpu:
         """A stream uses a tensor's memory, too."""
         if self._order is not None:
             self._order.recorded(tensor, stream.number)
+
+    def note_forward(self, tensors: Sequence[Tensor]) -> None:
+        """Autograd will go back over an operator on the current stream."""
+        if self._order is not None:
+            self._cuda.autograd.note_forward(tensors)
 
     def take(self, tensor: Tensor) -> Tensor:
         """From now on this tensor, and all that share its memory, are on the GPU."""
@@ -173,6 +179,7 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
             if gpu.checks_streams and not makes_view(func):
                 gpu.host_accessed(name, *reads_and_writes(func, args, words, out))
             return out
+        gpu.note_forward(tensors)
         waits = [] if all(there) else self._crossings(name, args, tensors, there)
         if makes_host_wait(func, tensors, words):
             waits.append(name)
