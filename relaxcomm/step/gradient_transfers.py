@@ -107,7 +107,7 @@ class GradientTransfers:
         return True
 
     def used_here(self) -> Tensor:
-        """Which parameters have a gradient on this rank, 1 or 0 each; the buffer's own flags may be on their way."""
+        """Which parameters have a gradient here, 1 or 0 each; the buffer's own flags may be on their way."""
         flags = self._all_trained.clone()
         for index in self.buffer.unused:
             flags[index].zero_()  # a number would be copied from the host

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class AutogradStreams(threading.local):
-    """Those of a thread: a node waits for the nodes that it follows, and who calls backward for the last ones.
+    """Those of a thread: a node comes after those that it follows, and who calls backward after the last.
 
     Args:
         cuda: whose streams.
@@ -50,7 +50,7 @@ class AutogradStreams(threading.local):
     @contextmanager
     def patched(self) -> Iterator[None]:
         """Follow each backward."""
-        run = torch.autograd._engine_run_backward
+        run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]  # torch's own
 
         def followed(outputs: Sequence[Tensor], *args: Any, **words: Any) -> Any:
             begun = dict(self._cuda.current().clock)

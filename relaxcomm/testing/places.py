@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import sys
 from pathlib import Path
+from types import FrameType
 
 
 def place() -> str:
     """The line outside of torch and of this folder, "folder/file.py:line"."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if name := _name_of(frame.f_code.co_filename):
             return f"{name}:{frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return "?"
 
 

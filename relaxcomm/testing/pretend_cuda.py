@@ -1,4 +1,4 @@
-"""What of `torch.cuda` runs on a pretended GPU: kernels are done at once, and streams keep the order meant."""
+"""What of `torch.cuda` runs on a pretended GPU: kernels are done at once, and streams keep what was meant."""
 
 from __future__ import annotations
 

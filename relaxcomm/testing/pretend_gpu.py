@@ -29,11 +29,18 @@ class PretendGpu:
     """Tensors on the device "cuda" without one: their numbers are the CPU's, what they cost is counted.
 
     Inside, `device="cuda"` and `.to("cuda")` work, tensors that were made so report it, and an operator on
-    tensors of two devices is refused as on a GPU. Kernels run at once, so that no race shows. Those in Triton
-    run where its interpreter was asked for (`TRITON_INTERPRET=1`), and torch's operators in their place else.
+    tensors of two devices is refused as on a GPU. Kernels run at once. Those in Triton run where its
+    interpreter was asked for (`TRITON_INTERPRET=1`), and torch's operators in their place else.
+
+    Args:
+        check_streams: look for races: bytes that one stream writes and another, or the host, reads or writes,
+            where no event and no wait orders the two; memory that the allocator could give away while another
+            stream uses it. Backward runs on the streams of the forward, threads that begin inside are looked
+            at, too, and the first `query` of an event that nobody has waited for says False.
 
     Attributes:
         work: the host's waits, kernels and bytes since the last `clear`.
+        races: those found so far, each kind once.
 
     Example:
         >>> import torch
@@ -45,6 +52,12 @@ class PretendGpu:
         cuda:0 16.0
         >>> gpu.work.launches, [wait.split(" at ")[0] for wait in gpu.work.waits]
         (4, ['_local_scalar_dense'])
+        >>> with PretendGpu(check_streams=True) as gpu:
+        ...     x, side = torch.ones(4, device="cuda"), torch.cuda.Stream()
+        ...     with torch.cuda.stream(side):  # after no side.wait_stream(torch.cuda.current_stream())
+        ...         y = x * 2
+        >>> [race.split(" at ")[0] for race in gpu.races]
+        ['mul']
     """
 
     def __init__(self, *, check_streams: bool = False) -> None:

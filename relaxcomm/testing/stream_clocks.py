@@ -21,8 +21,8 @@ class Clocks:
     """The clocks of one GPU.
 
     Args:
-        is_eager: whether an event has happened as soon as somebody looks. Else the first look finds that it has
-            not, unless whoever looks knows already.
+        is_eager: whether an event has happened as soon as somebody looks; else the first look finds that it
+            has not, unless whoever looks knows already.
     """
 
     def __init__(self, is_eager: bool) -> None:

@@ -1,4 +1,4 @@
-"""Whether a wait orders what streams and the host do with the same memory: happens-before, by vector clocks."""
+"""Whether waits order what streams and the host do with the same memory: happens-before, by vector clocks."""
 
 from __future__ import annotations
 
@@ -157,5 +157,5 @@ def _bytes_of(tensor: Tensor) -> tuple[int, int]:
     """Where a tensor's first entry begins in its storage, and its last one ends."""
     size = tensor.element_size()
     last = sum((count - 1) * stride for count, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    begin = tensor.storage_offset()
-    return begin * size, (begin + last + 1) * size
+    begin = int(tensor.storage_offset())
+    return begin * size, (begin + int(last) + 1) * size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -10,9 +9,11 @@ import torch
 from torch import nn
 
 from relaxcomm.network.device_times import DeviceTimes
+from relaxcomm.network.mailbox import FOR_EVER
 from relaxcomm.network.operations import Label
 from relaxcomm.network.pending_works import StreamPending
 from relaxcomm.network.streams import CudaStreams
+from relaxcomm.network.threaded_call import ThreadedCall
 from relaxcomm.step.device_flags import DeviceFlags
 from relaxcomm.tensors import host_copies
 from relaxcomm.testing import PretendGpu
@@ -145,9 +146,6 @@ def test_parts_of_one_buffer_do_not_meet():
 
 
 def test_threads_know_what_those_know_that_start_them_and_no_more():
-    from relaxcomm.network.threaded_call import ThreadedCall  # a thread as the package starts them
-    from relaxcomm.network.mailbox import FOR_EVER
-
     def reads_in_a_thread(gpu, waits):
         copy = torch.ones(4, device="cuda").to("cpu", non_blocking=True)
         if waits:
