@@ -6,7 +6,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from unittest.mock import patch
 
 import torch
@@ -14,8 +14,21 @@ from torch import Tensor
 
 from relaxcomm.testing.stream_clocks import Clock, join
 
-if TYPE_CHECKING:
-    from relaxcomm.testing.pretend_cuda import PretendCuda, PretendStream
+
+class Stream(Protocol):
+    """Comes after what its clock says."""
+
+    clock: Clock
+
+
+class Streams(Protocol):
+    """Knows which stream is current."""
+
+    def current(self) -> Any:
+        """That of this thread."""
+
+    def choose(self, stream: Any) -> None:
+        """From now on it is this thread's."""
 
 
 class AutogradStreams(threading.local):
@@ -25,12 +38,12 @@ class AutogradStreams(threading.local):
         cuda: whose streams.
     """
 
-    def __init__(self, cuda: PretendCuda) -> None:
+    def __init__(self, cuda: Streams) -> None:
         self._cuda = cuda
-        self._forward: dict[int, PretendStream] = {}  # by node
+        self._forward: dict[int, Stream] = {}  # by node
         self._came: defaultdict[int, Clock] = defaultdict(dict)  # what a node's inputs come after
         self._ended: Clock = {}
-        self._outside: list[PretendStream] = []  # of nodes that run, one within the other
+        self._outside: list[Stream] = []  # of nodes that run, one within the other
 
     def note_forward(self, tensors: Sequence[Tensor]) -> None:
         """An operator of a forward runs on the current stream, and so will what autograd has made for it."""
@@ -41,7 +54,7 @@ class AutogradStreams(threading.local):
                 if tensor.requires_grad and tensor.is_leaf:
                     self._forward[id(tensor)] = stream
 
-    def catch_up(self, stream: PretendStream) -> None:
+    def catch_up(self, stream: Stream) -> None:
         """Outside of nodes a stream comes after the last ones of a backward."""
         if self._ended and not self._outside:
             join(stream.clock, self._ended)
