@@ -75,7 +75,7 @@ def test_what_is_no_number_is_refused(tmp_path, value):
 @pytest.mark.parametrize("value", [10**400, Fraction(10**400)], ids=["whole", "fraction"])
 def test_what_no_float_holds_is_refused(tmp_path, value):
     """The first scrape would lose all of the rank's metrics with it."""
-    with attached(tmp_path)[2] as engine, pytest.raises(UsageError, match="and too large for a float"):
+    with attached(tmp_path)[2] as engine, pytest.raises(UsageError, match="but is too large for a float"):
         engine.observe(loss=value)
 
 
