@@ -10,7 +10,16 @@ from torch import Tensor
 
 from relaxcomm.checks import slots_hold
 from relaxcomm.checks.exchange_graphs_hold import kept_state_is_declared, use_of_topologies_is_declared
-from relaxcomm.checks.exchange_trials import NUMEL, ROUNDS, exchanged, mean_of, over_all, tensor_of
+from relaxcomm.checks.exchange_trials import (
+    NUMEL,
+    ROUNDS,
+    exchanged,
+    mean_of,
+    over_all,
+    size_of,
+    sizes_of,
+    tensor_of,
+)
 from relaxcomm.checks.exchanges_hold import (
     coder_for,
     results_are_declared,
@@ -27,30 +36,33 @@ from relaxcomm.roles import Exchange
 from relaxcomm.tensors.messages import DENSE, MAXIMUM, SIGNS, SPARSE
 
 _SIZE = 3
+_STEPS = 8  # in which each rank has had another as its partner
 
 
 def accepted_kinds_come_through(exchange: Exchange) -> None:
     """The mean, or the maximum, of messages of each accepted kind."""
+    size = size_of(exchange)
     for kind in exchange.facts.accepts:
         coder = CODERS.get(kind)
         if coder is None or (coder.facts.follows_results and not exchange.facts.several_rounds):
             continue
         try:
-            results = torch.stack([one.result for one in exchanged(exchange, coder, _SIZE)])
+            results = torch.stack([one.result for one in exchanged(exchange, coder, size)])
         except Exception as error:  # a plug-in may raise anything
             raise Broken(f"declares to accept {kind} messages, but raises {told(error)}") from error
         if kind == MAXIMUM:
-            largest = torch.stack([tensor_of(rank) for rank in range(_SIZE)]).amax(0)
+            largest = torch.stack([tensor_of(rank) for rank in range(size)]).amax(0)
             expect(bool((results == largest).all()), "declares to accept maximum messages, returns others")
         elif exchange.facts.returns == "mean" and kind != SIGNS and over_all(exchange):
-            off = float((results.mean(0) - mean_of(_SIZE)).abs().max())
+            off = float((results.mean(0) - mean_of(size)).abs().max())
             expect(off < 0.05, f"declares to accept {kind} messages, but their mean is {off:.3g} off")
 
 
 def taking_part_is_declared(exchange: Exchange) -> None:
     """Without the last rank the others can go on, or not."""
+    size = size_of(exchange)
     try:
-        exchanged(exchange, coder_for(exchange), _SIZE, absent={_SIZE - 1})
+        exchanged(exchange, coder_for(exchange), size, absent={size - 1}, steps=_STEPS)
         alone = True
     except CommunicationError:
         alone = False
@@ -64,7 +76,7 @@ def rounds_are_declared(exchange: Exchange) -> None:
     if not exchange.facts.several_rounds or DENSE not in exchange.facts.accepts:
         return
     try:
-        found = exchanged(exchange, in_two_rounds(), _SIZE)
+        found = exchanged(exchange, in_two_rounds(), size_of(exchange))
     except Exception as error:
         raise Broken(f"declares several rounds, but a second message raises {told(error)}") from error
     operations = set[int]().union(*(one.operations for one in found))
@@ -76,17 +88,17 @@ def rounds_are_declared(exchange: Exchange) -> None:
 
 def returns_are_declared(exchange: Exchange) -> None:
     """Votes are of size 1, a base is where the parameters were, and a mean of zeros is zero."""
-    coder, zeros = coder_for(exchange), torch.zeros(NUMEL)
+    size, coder, zeros = size_of(exchange), coder_for(exchange), torch.zeros(NUMEL)
     if exchange.facts.returns == "votes":
-        results = [one.result for one in exchanged(exchange, coder, _SIZE)]
+        results = [one.result for one in exchanged(exchange, coder, size)]
         expect(
             all(bool((one.abs() == 1).all()) for one in results), "declares votes, but returns other numbers"
         )
         return
     if exchange.facts.follows_parameters:
         return
-    begun = mean_of(_SIZE)
-    found = exchanged(exchange, coder, _SIZE, put_in=lambda rank: zeros.clone(), start=lambda rank: begun)
+    begun = mean_of(size)
+    found = exchanged(exchange, coder, size, put_in=lambda rank: zeros.clone(), start=lambda rank: begun)
     expected = begun if exchange.facts.returns == "base" else zeros
     off = max(float((one.result - expected).abs().max()) for one in found)
     expect(
@@ -115,15 +127,15 @@ def memory_is_declared(exchange: Exchange) -> None:
     declared = exchange.facts.memory != "none"
     if not declared and (exchange.facts.returns != "mean" or SPARSE not in exchange.facts.accepts):
         return
-    start = tensor_of(0)
+    size, start = size_of(exchange), tensor_of(0)
 
     def put_in(rank: int) -> Tensor:
         return start + (tensor_of(rank) if rank else 0)
 
     coder = top_k(density=0.25)
-    found = exchanged(exchange, coder, _SIZE, put_in=put_in, start=lambda rank: start.clone(), steps=ROUNDS)
-    apart = max(float((one.result - mean_of(_SIZE, put_in)).norm()) for one in found)
-    begun = max(float((put_in(rank) - mean_of(_SIZE, put_in)).norm()) for rank in range(_SIZE))
+    found = exchanged(exchange, coder, size, put_in=put_in, start=lambda rank: start.clone(), steps=ROUNDS)
+    apart = max(float((one.result - mean_of(size, put_in)).norm()) for one in found)
+    begun = max(float((put_in(rank) - mean_of(size, put_in)).norm()) for rank in range(size))
     if declared:
         expect(
             apart < 0.05 * begun, f"declares a memory, but {apart / begun:.1%} of the distance is never sent"
@@ -136,8 +148,11 @@ def division_is_declared(exchange: Exchange) -> None:
     """Of what is divided already the sum is the mean, where that is declared."""
     if not exchange.facts.takes_divided:
         return
-    found = exchanged(exchange, coder_for(exchange), 4, put_in=lambda rank: tensor_of(rank) / 4, divided=True)
-    off = max(float((one.result - mean_of(4)).abs().max()) for one in found)
+    size = sizes_of(exchange)[-1]
+    found = exchanged(
+        exchange, coder_for(exchange), size, put_in=lambda rank: tensor_of(rank) / size, divided=True
+    )
+    off = max(float((one.result - mean_of(size)).abs().max()) for one in found)
     expect(off < 1e-5, f"declares to take what is divided already, but the mean is {off:.3g} off")
 
 
@@ -151,7 +166,7 @@ def use_of_outer_is_declared(exchange: Exchange) -> None:
         expect(not exchange.facts.applies_outer, "declares to apply the outer, but returns no base")
         return
     whole, half = (
-        exchanged(exchange, coder_for(exchange), _SIZE, start=start, outer=outer)
+        exchanged(exchange, coder_for(exchange), size_of(exchange), start=start, outer=outer)
         for outer in (average(), sgd(lr=0.5))
     )
     factor = 0.5 if exchange.facts.applies_outer else 1.0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from relaxcomm.checks.in_place import Held
 from relaxcomm.checks.round_trip import context
+from relaxcomm.checks.world_sizes import fitting
 from relaxcomm.errors import TopologyError
 from relaxcomm.network import InProcessGroup, simulate
 from relaxcomm.network.operations import Label
@@ -24,6 +26,8 @@ from relaxcomm.topology import Topology, complete, hierarchical
 
 NUMEL = 600  # divided by 2, 3 and 4, so that shares are equal
 ROUNDS = 60  # in which ranks that mix come together
+_SIZES = (2, 3, 4)
+_STEPS_APART = 12  # one exchange and the next: 2, 3 or 4 turns that follow cx.step stay at the first
 _PLACE = ("0", 0)
 _AVERAGE = average()
 
@@ -53,10 +57,26 @@ def topology_of(exchange: Exchange, size: int) -> Topology:
 def takes(exchange: Exchange, size: int) -> bool:
     """Whether the exchange works among so many ranks."""
     try:
-        exchange.check_graph(topology_of(exchange, size), size)
+        _check_graph(exchange, size)
     except TopologyError:
         return False
     return True
+
+
+def _check_graph(exchange: Exchange, size: int) -> None:
+    exchange.check_graph(topology_of(exchange, size), size)
+
+
+def sizes_of(exchange: Exchange) -> list[int]:
+    """Numbers of workers that it is tried with: 2, 3 and 4, or what it takes instead."""
+    sizes = [*filter(partial(takes, exchange), _SIZES)]
+    return sizes or [next(fitting(partial(_check_graph, exchange)), _SIZES[0])]
+
+
+def size_of(exchange: Exchange) -> int:
+    """One of them: 3, which shows what 2 do not, if it takes as many."""
+    sizes = sizes_of(exchange)
+    return 3 if 3 in sizes else sizes[-1]
 
 
 def over_all(exchange: Exchange) -> bool:
@@ -96,7 +116,7 @@ def exchanged(
         put_in: what each puts in, `[numel]`; what comes out is put in by the next exchange.
         start: the parameters at the beginning; those that are put in unless given.
         topology: the configured one.
-        steps: number of exchanges.
+        steps: number of exchanges, with steps between them that exchange nothing.
         absent: ranks that leave before the first exchange.
         divided: whether what is put in is divided by the number of ranks already.
         outer: that its service may apply.
@@ -116,12 +136,13 @@ def exchanged(
         if group.rank() in absent:
             transport.leave()
             return None
-        for step in range(steps):
-            running = exchange.run(replace(cx, step=step, round=step), tensor, compressor, state)
+        for number in range(steps):
+            now = replace(cx, step=_STEPS_APART * number, round=number)
+            running = exchange.run(now, tensor, compressor, state)
             held, operation, operations = Held(state), next(running), 0
             while True:
                 operations += 1
-                received = transport.issue(operation, Label(step, *_PLACE, operations)).wait()
+                received = transport.issue(operation, Label(now.step, *_PLACE, operations)).wait()
                 try:
                     operation = running.send(received)
                 except StopIteration as stop:

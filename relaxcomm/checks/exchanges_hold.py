@@ -14,7 +14,7 @@ from relaxcomm.checks.exchange_trials import (
     ROUNDS,
     exchanged,
     mean_of,
-    takes,
+    sizes_of,
     tensor_of,
     topology_of,
 )
@@ -26,7 +26,6 @@ from relaxcomm.roles import Compressor, Exchange
 from relaxcomm.tensors.layout import one_tensor
 from relaxcomm.tensors.messages import DENSE
 
-_SIZES = (2, 3, 4)
 _STEPS = 2  # neighbours, of which every other one may be unlike
 
 
@@ -38,7 +37,7 @@ def coder_for(exchange: Exchange) -> Compressor:
 def traffic_is_declared(exchange: Exchange) -> None:
     """The number of operations in each exchange, and the bytes on average over ranks and exchanges."""
     compressor = coder_for(exchange)
-    for size, numel in product(filter(partial(takes, exchange), _SIZES), (NUMEL, NUMEL // 2)):
+    for size, numel in product(sizes_of(exchange), (NUMEL, NUMEL // 2)):
         found = exchanged(exchange, compressor, size, put_in=partial(tensor_of, numel=numel), steps=_STEPS)
         operations = set[int]().union(*(one.operations for one in found))
         declared = compressor.facts.rounds * exchange.facts.operations
@@ -59,7 +58,7 @@ def traffic_is_declared(exchange: Exchange) -> None:
 
 def results_are_declared(exchange: Exchange) -> None:
     """Ranks that should end with the same tensor do, and a mean is the mean."""
-    compressor, sizes = coder_for(exchange), [*filter(partial(takes, exchange), _SIZES)]
+    compressor, sizes = coder_for(exchange), sizes_of(exchange)
     for size in sizes:
         results = torch.stack([one.result for one in exchanged(exchange, compressor, size)])
         if exchange.facts.same_result:
@@ -69,7 +68,7 @@ def results_are_declared(exchange: Exchange) -> None:
             off = float((results.mean(0) - mean_of(size)).abs().max())
             kept = exchange.facts.topology != "groups" or exchange.facts.same_result
             expect(not kept or off < 1e-5, f"the mean over {size} ranks moved by {off:.3g}")
-    if sizes and exchange.facts.returns in ("mean", "robust mean") and not exchange.facts.same_result:
+    if exchange.facts.returns in ("mean", "robust mean") and not exchange.facts.same_result:
         _come_closer(exchange, sizes[-1])
         if compressor.facts.linear and exchange.facts.returns == "mean" and exchange.facts.collective:
             _all_mix(exchange, sizes[-1])
@@ -114,13 +113,14 @@ def _all_mix(exchange: Exchange, size: int) -> None:
             expect(
                 bool(found[to].result[entries == begun].any()),
                 f"exchanges, but not all ranks mix: of what rank {begun} puts in nothing comes to rank {to}, "
-                f"on {size} ranks in {ROUNDS} exchanges",
+                f"on {size} ranks in {ROUNDS} exchanges; let turns follow cx.round, which counts exchanges",
             )
 
 
 def slots_are_assigned(exchange: Exchange) -> None:
     """A slot changes by assignment, also one that follows parameters, which have moved apart."""
-    start = tensor_of(max(_SIZES))
-    for size in filter(partial(takes, exchange), _SIZES):
+    sizes = sizes_of(exchange)
+    start = tensor_of(sizes[-1])
+    for size in sizes:
         for one in exchanged(exchange, coder_for(exchange), size, steps=4, start=lambda rank: start.clone()):
             expect_assigned(sorted(set(one.written)))
