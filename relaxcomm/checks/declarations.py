@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
 
@@ -61,7 +62,23 @@ def equal_means_equal(build: Callable[..., Any], arguments: Mapping[str, Any]) -
     one, other = build(**arguments), build(**arguments)
     expect(one == other, "two that are built alike are not equal; declare it with @frozen")
     expect(repr(one) == repr(other), f"two that are built alike print differently: {one!r} and {other!r}")
-    hash(one)
+    found = _unhashable("it", one)
+    expect(found is None, f"{found} cannot be hashed; take what can, such as a tuple of pairs for a mapping")
+
+
+def _unhashable(name: str, value: object) -> str | None:
+    """The innermost field that cannot be hashed, and what it holds."""
+    try:
+        hash(value)
+    except TypeError:
+        inner: Iterable[tuple[str, object]] = ()
+        if is_dataclass(value):
+            inner = ((field.name, getattr(value, field.name)) for field in fields(value))
+        elif isinstance(value, tuple):
+            inner = ((name, one) for one in value)
+        found = next(filter(None, (_unhashable(*one) for one in inner)), None)
+        return found or f"{name}={value!r}"
+    return None
 
 
 def declaration_checks(

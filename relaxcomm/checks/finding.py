@@ -65,7 +65,8 @@ def told(error: BaseException) -> str:
     for frame, line in traceback.walk_tb(error.__traceback__):
         found = frame.f_globals.get("__name__", "").partition(".")[0]
         package = package or (found if found not in _OTHERS else "")
-        if package and found == package:  # and not what it has called
+        made = frame.f_code.co_filename.startswith("<")  # as dataclasses do
+        if package and found == package and not made:  # and not what it has called
             place = f" ({Path(frame.f_code.co_filename).name}:{line})"
     return worded(error) + place
 

@@ -1,17 +1,20 @@
 """A complaint names what is wrong, not what follows from it, and the plug-in's line where that raised."""
 
 import asyncio
+from functools import partial
+from typing import Any, ClassVar
 
 import networkx as nx
 import pytest
 import torch
 
-from relaxcomm import Topology, UsageError, simulate
+from relaxcomm import CompositionError, Rule, Topology, UsageError, simulate
+from relaxcomm.checks.declarations import equal_means_equal
 from relaxcomm.checks.exchange_facts_hold import exchange_checks
 from relaxcomm.checks.finding import attempt, told
 from relaxcomm.checks.topologies_hold import topology_checks
-from relaxcomm.plugin import frozen
-from relaxcomm.primitives import adagrad, all_reduce, identity, norm_test, observe, sgd
+from relaxcomm.plugin import TriggerFacts, frozen
+from relaxcomm.primitives import adagrad, all_reduce, every_step, gradients, identity, norm_test, observe, sgd
 from tests.checks.test_liars import found, liar
 
 THIS_FILE = "test_blame.py"
@@ -70,6 +73,33 @@ def test_the_innermost_line_is_the_plug_in_s_own():
     assert told(refused.value) == str(refused.value)
 
 
+@frozen
+class of_numbers(every_step):
+    """What users may ask for."""
+
+    numbers: Any = 1
+
+    facts: ClassVar[TriggerFacts] = every_step.facts
+
+
+def equality(numbers):
+    return attempt("it", "equality", partial(equal_means_equal, of_numbers, {"numbers": numbers}), 60).fault
+
+
+def test_what_cannot_be_hashed_is_named():
+    assert equality((("a", 1),)) is None
+    assert equality({"a": 1}).startswith("numbers={'a': 1} cannot be hashed; take what can, such as a tuple")
+    assert equality((of_numbers(numbers=[2]),)).startswith("numbers=[2] cannot be hashed")
+
+
+def test_a_line_that_is_in_no_file_is_not_told():
+    """Of methods that dataclasses write."""
+    call = partial(hash, of_numbers(numbers=[2]))
+    with pytest.raises(TypeError) as raised:
+        call()
+    assert f" ({THIS_FILE}:" in told(raised.value)
+
+
 @pytest.mark.parametrize(
     ("honest", "lies", "said"),
     [
@@ -84,6 +114,20 @@ def test_facts_that_exclude_each_other(honest, lies, said):
     assert [found(one, "averaging") for one in (honest, observe())] == [None, None]
     wrong = found(liar(honest, lies, apply=apply), "averaging")
     assert wrong == f"declares {said}, and also needs_base=True; declare the one or the other"
+
+
+def test_an_outer_that_moves_nothing_is_not_said_to_move():
+    def apply(self, cx, bucket, state, result, base):
+        return result
+
+    with pytest.raises(
+        CompositionError, match=r"needs the parameters of the last .* declares needs_base=Fal"
+    ):
+        Rule(
+            payload=gradients(),
+            exchange=all_reduce(),
+            outer=liar(observe(), {"needs_base": True}, apply=apply),
+        )
 
 
 @frozen

@@ -27,9 +27,12 @@ def check_outer(rule: RuleParts) -> None:
             "momentum()"
         )
     if rule.outer.facts.needs_base and not rule.payload.facts.has_base:
+        instead = "use the payload deltas() or the outer average()"
+        if not rule.outer.facts.moves_model:
+            instead = "an outer that moves nothing declares needs_base=False"
         raise CompositionError(
-            f"{rule.outer!r} moves from the parameters of the last exchange, which {rule.payload!r} does "
-            "not keep; use the payload deltas() or the outer average()"
+            f"{rule.outer!r} needs the parameters of the last exchange, which {rule.payload!r} does not "
+            f"keep; {instead}"
         )
     rule.outer.check_period(rule.trigger.facts.period_steps)
     if rule.outer.facts.measures:
