@@ -76,7 +76,8 @@ class ControllerFacts:
 
     Args:
         needs: values that it looks at: `batch_size`, or what a controller gives in `init_values`.
-        needs_local: it looks at what the worker put in, so it must watch a rule of gradients.
+        needs_local: it looks at what the worker put in, to compare it with the result, so it must watch a
+            rule of gradients whose result is their mean, of full size.
         needs_micro_gradients: it looks at the gradients that a step accumulates, one by one.
 
     Example:

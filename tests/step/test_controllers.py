@@ -1,5 +1,6 @@
 """What a controller writes, from its first value on, and who may look at it."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -13,7 +14,7 @@ from relaxcomm.checks.finding import attempt
 from relaxcomm.checks.triggers_hold import trigger_checks
 from relaxcomm.config import load
 from relaxcomm.plugin import Controller, ControllerFacts, Index, Trigger, TriggerFacts, frozen
-from relaxcomm.primitives import all_reduce, parameters
+from relaxcomm.primitives import all_gather, all_reduce, error_feedback, gradients, parameters, top_k
 
 
 @frozen
@@ -111,3 +112,13 @@ def test_a_trigger_is_tried_with_the_values_that_it_needs():
     around = algorithm_around(in_the_named_step())
     assert exchanges(around, steps=3) == [1]
     assert not faults({"state": algorithm_checks(around)["state"]})
+
+
+def test_what_looks_at_local_alone_is_not_said_to_read_the_mean():
+    watching = later_and_later()
+    vars(watching)["facts"] = replace(watching.facts, needs_local=True)
+    rule = Rule(payload=gradients(), compressor=error_feedback(top_k(density=0.1)), exchange=all_gather())
+    with pytest.raises(
+        CompositionError, match=r"looks at each worker's own gradient \(needs_local\), to comp"
+    ):
+        Algorithm((rule,), controllers=(watching,))

@@ -100,23 +100,22 @@ def check_controllers(controllers: Sequence[Controller], rules: Sequence[RulePar
 
 def _check_comparing(controller: Controller, rule: RuleParts) -> None:
     """Refuse a rule in which a worker's own gradient cannot be compared with the mean."""
-    compares = f"{controller!r} compares each worker's own gradient with the mean"
+    looks = f"{controller!r} looks at each worker's own gradient (needs_local)"
     if rule.payload.facts.site != "backward":
         raise CompositionError(
-            f"{compares}, so it cannot watch {rule!r}; let it watch a rule of gradients(), with the outer "
+            f"{looks}, so it cannot watch {rule!r}; let it watch a rule of gradients(), with the outer "
             "observe() if they are not to be applied"
         )
     if rule.exchange.facts.returns == "robust mean":
         raise CompositionError(
-            f"{compares}, which {rule.exchange!r} does not return; use the exchange all_reduce() or "
-            "all_gather()"
+            f"{looks}, to compare it with the mean, which {rule.exchange!r} does not return; use the "
+            "exchange all_reduce() or all_gather()"
         )
     coded = rule.compressor.facts
     if not (coded.unbiased and math.isinf(min(coded.clip, coded.max_norm))):
         raise CompositionError(
-            f"{controller!r} reads the mean gradient's size from what is exchanged, which "
-            f"{rule.compressor!r} shortens; take one that is unbiased, such as identity() or "
-            "count_sketch(size=1024)"
+            f"{looks}, to compare it with the mean, of which {rule.compressor!r} shortens or leaves out a "
+            "part; take one that is unbiased, such as identity() or count_sketch(size=1024)"
         )
 
 
