@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from relaxcomm.errors import CommunicationError
 from relaxcomm.network.operations import Neighbors, Operation
 from relaxcomm.network.reductions import Objects, combine
 
@@ -54,6 +55,13 @@ class Slot:
         """What a rank's neighbours have sent to it."""
         operation = self.posts[rank]
         assert isinstance(operation, Neighbors)
+        assert self.first is not None
+        for peer in operation.receives:
+            if rank not in self.sent[peer]:
+                raise CommunicationError(
+                    f"{self.first[1]}: rank {rank} waits for rank {peer}, which sent it nothing; a rank that "
+                    "another names in `receives` has to name it in `sends`"
+                )
         self.ready_at[rank] = self._last_arrival({rank, *operation.receives})
         return {peer: self.sent[peer].pop(rank) for peer in operation.receives}
 

@@ -63,6 +63,20 @@ def test_other_places_are_an_error_that_names_both():
         simulate(lambda group: reduce(group, group.rank()), 3)
 
 
+@pytest.mark.parametrize("late", [1, 2])
+def test_a_neighbor_that_sends_nothing_is_an_error_that_names_it(late):
+    """Whether it posts before who waits for it, or later."""
+
+    def rank(group):
+        group.sleep(float(group.rank() == late))
+        peer = {0: 1, 1: 2, 2: 1}[group.rank()]
+        operation = Neighbors({peer: torch.ones(1)}, {peer: torch.empty(1)})
+        group.transport().issue(operation, Label(0, "0")).wait()
+
+    with pytest.raises(CommunicationError, match=r"step 0.*: rank 0 waits for rank 1, which sent it nothing"):
+        simulate(rank, 3)
+
+
 def test_the_first_error_is_raised_and_not_its_consequences():
     def rank(group):
         if group.rank() == 1:
