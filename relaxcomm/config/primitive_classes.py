@@ -40,6 +40,8 @@ def is_primitive(value: object) -> TypeGuard[type[Declared]]:
 
 def lack_of(found: object) -> str:
     """What a primitive has, and this has not."""
+    if inspect.ismodule(found):
+        return "the module has none; import them into it (of a package its __init__), or name module:Class"
     if missing := sorted(getattr(found, "__abstractmethods__", ())):
         return f"it lacks {', '.join(missing)}"
     if _is_declared(found) and "__dataclass_fields__" not in vars(found):

@@ -79,6 +79,7 @@ def test_nobody_takes_a_bundled_name(install):
         ({"thing": dict}, "is not a function that returns an Algorithm"),
         ({"thing": functools.partial(build)}, "is not a function that returns an Algorithm; write one, with"),
         ({"thing": build, "group": discovery.PRIMITIVES}, "is not a complete primitive"),
+        ({"value": "foreign", "group": discovery.PRIMITIVES}, "the module has none; import them into it"),
         ({"thing": Undecorated, "group": discovery.PRIMITIVES}, "write @frozen above it"),
     ],
 )
