@@ -70,7 +70,8 @@ class Rule(RuleParts):
         Returns: the rules.
 
         Raises: CompositionError for no fragments or more than there are steps from one exchange to the next,
-            and for a rule that selects parameters itself.
+            for one that begins when the rule is no longer active, and for a rule that selects parameters
+            itself.
 
         Example:
             >>> from relaxcomm import Rule
@@ -93,10 +94,16 @@ class Rule(RuleParts):
             raise CompositionError(
                 f"{self!r} in {count} fragments: fragments are of the whole model; leave its select out"
             )
-        return tuple(
-            replace(self, select=(f"{index + 1}/{count}",), active=(start + index * period // count, stop))
-            for index in range(count)
-        )
+        rules = []
+        for index in range(count):
+            begin, name = start + index * period // count, f"{index + 1}/{count}"
+            if stop is not None and begin >= stop:
+                raise CompositionError(
+                    f"{self!r} in {count} fragments: {name} begins in step {begin}, when the rule is no "
+                    f"longer active; use fewer fragments, or a range that ends later than step {begin}"
+                )
+            rules.append(replace(self, select=(name,), active=(begin, stop)))
+        return tuple(rules)
 
     def with_moments(self, slots: Iterable[str]) -> tuple[Rule, ...]:
         """This rule, and one for each slot that averages what the optimizers keep there in the same steps.

@@ -61,6 +61,17 @@ def test_a_rule_that_selects_parameters_is_cut_into_none():
         rule.in_fragments(2)
 
 
+def test_a_fragment_that_would_begin_when_the_rule_has_ended_is_refused():
+    def rule(stop):
+        return Rule(trigger=every(steps=8), payload=parameters(), exchange=all_reduce(), active=(1, stop))
+
+    with pytest.raises(
+        relaxcomm.CompositionError, match=r"4 fragments: 3/4 begins in step 5, .* than step 5"
+    ):
+        rule(5).in_fragments(4)
+    assert [one.active for one in rule(8).in_fragments(4)] == [(1, 8), (3, 8), (5, 8), (7, 8)]
+
+
 @pytest.mark.parametrize("count", [0, -1, 2.0])
 def test_a_number_of_fragments_is_one_or_more(count):
     rule = Rule(trigger=every(steps=8), payload=parameters(), exchange=all_reduce())
