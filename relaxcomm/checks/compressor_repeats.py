@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import torch
+import itertools
 
-from relaxcomm.checks.compressor_trials import NUMEL, drawn, named
+import torch
+from torch import Tensor
+
+from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, SEVERAL, drawn, named
 from relaxcomm.checks.finding import Broken, expect
 from relaxcomm.checks.global_generators import global_states, left_alone
 from relaxcomm.checks.in_place import expect_left, slots_assigned
 from relaxcomm.checks.round_trip import context, encode_decode, ended, slots
-from relaxcomm.roles import Compressor, is_buffer
+from relaxcomm.roles import Coding, Compressor, is_buffer
 from relaxcomm.tensors.layout import Layout
 
 
@@ -62,10 +65,22 @@ def state_is_all(compressor: Compressor) -> None:
 
 def slots_are_assigned(compressor: Compressor) -> None:
     """A slot changes by assignment, and the tensor, from which a wrapper takes what was sent, not at all."""
-    state = slots(compressor, torch.zeros(NUMEL))
-    for step in range(4):
-        with slots_assigned(state):
-            encode_decode(compressor, drawn(step), state, step)
-        tensor = drawn(step)
-        next(compressor.encode_decode(context(step=step), tensor, slots(compressor, tensor), keep_sent=True))
-        expect_left("the tensor that it encodes", [tensor], [drawn(step)])
+    for layout, dtype in (*itertools.product(LAYOUTS, [torch.float32]), (SEVERAL, torch.bfloat16)):
+        state = slots(compressor, torch.zeros(NUMEL, dtype=dtype), layout)
+        for step in range(4):
+            tensor, cx = drawn(step).to(dtype), context(step=step, layout=layout)
+            with slots_assigned(state):
+                coding = compressor.encode_decode(cx, tensor, state, keep_sent=step % 2 == 1)
+                _expect_only_read(coding, tensor, f"{named(layout)} of {dtype}")
+
+
+def _expect_only_read(coding: Coding, tensor: Tensor, what: str) -> None:
+    """Complain if the tensor is written into before its last message has come back, when it is free."""
+    before, message = tensor.clone(), next(coding)
+    for number in itertools.count(1):
+        where = f"({what}, before message {number})"
+        expect_left(f"the tensor that it encodes {where}", [tensor], [before])
+        try:
+            message = coding.send([(1.0, message)])
+        except StopIteration:
+            return

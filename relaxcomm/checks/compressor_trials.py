@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 
 import torch
@@ -15,6 +16,8 @@ from relaxcomm.tensors.messages import Message
 NUMEL = 600
 SEVERAL = Layout(("a", "b", "c"), (torch.Size([20, 15]), torch.Size([4, 5, 6]), torch.Size([180])))
 LAYOUTS = one_tensor(NUMEL), SEVERAL  # vectors alone would miss what is done to matrices
+THIN = Layout(tuple("abcde"), tuple(map(torch.Size, ([], [1, 8], [8, 1], [0, 3], [5]))))
+"""Parameters at which what is done to matrices ends: a number, rows and columns, and none at all."""
 
 
 def _halves(messages: list[Message]) -> Parts:
@@ -76,17 +79,18 @@ def named(layout: Layout) -> str:
     return f"{layout.numel} entries" if len(layout.shapes) == 1 else f"tensors of {shapes}"
 
 
-def hard_inputs() -> Iterator[tuple[str, Tensor]]:
+def hard_inputs(numel: int) -> Iterator[tuple[str, Tensor]]:
     """Finite tensors at which coders fail, each with what it is."""
-    normal = drawn(4)
+    normal = drawn(4, numel)
     outlier = normal.clone()
     outlier[5] = 1000.0
     yield "one entry of 1000 sigma", outlier
-    yield "a constant", torch.full((NUMEL,), 3.0)
+    yield "a constant", torch.full((numel,), 3.0)
     yield "a small range far from 0", 1000 + 1e-3 * normal
     yield "entries of 1e-9", 1e-9 * normal
     yield "denormal entries", 1e-40 * normal
-    yield "zeros", torch.zeros(NUMEL)
-    yield "negative zeros", -torch.zeros(NUMEL)
-    for dtype in (torch.float64, torch.float16, torch.bfloat16):
-        yield str(dtype), normal.to(dtype)
+    yield "zeros", torch.zeros(numel)
+    yield "negative zeros", -torch.zeros(numel)
+    yield str(torch.float64), normal.double()
+    for dtype, size in itertools.product((torch.float16, torch.bfloat16), (1, 1000, 1e-4)):
+        yield f"entries of {size:g} of {dtype}", (size * normal).to(dtype)  # whose squares leave float16

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.checks.compressor_repeats import expect_same_when_asked
-from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, coded_beside, drawn, hard_inputs, named
+from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, THIN, coded_beside, drawn, hard_inputs, named
 from relaxcomm.checks.finding import Broken, expect, told
 from relaxcomm.checks.round_trip import as_dense, context, encode_decode, ended, slots
 from relaxcomm.errors import RelaxcommError
@@ -26,6 +26,7 @@ _SHARES = 0.7, 0.2  # weights of two workers; those of push-sum do not sum to 1
 _TWO = "two messages with the weights {} and {}".format(*_SHARES)
 _RANKS = 3
 _STEPS = 8  # of which the first may send less than the others
+_BAD = math.nan, math.inf, -math.inf
 _SHOWN_STEPS = 3
 _MOST_STEPS = 200  # in which a rank sends something at last, though it seldom does
 
@@ -34,7 +35,7 @@ def messages_are_declared(compressor: Compressor) -> None:
     """Kinds, number and bytes of the messages, the result's form, and that all is so without `keep_sent`."""
     clocked = compressor.facts.follows_clock
     exact = not clocked  # else the most of all steps is declared, of which some are tried
-    layouts = (*map(one_tensor, (0, 1, 7)), *LAYOUTS)
+    layouts = (*map(one_tensor, (7, 1, 0)), *LAYOUTS, THIN)
     for layout, dtype in (*itertools.product(layouts, [torch.float32]), (LAYOUTS[0], torch.bfloat16)):
         tensor = drawn(layout.numel, layout.numel).to(dtype)
         steps = range(_STEPS if clocked else 1)
@@ -46,6 +47,7 @@ def messages_are_declared(compressor: Compressor) -> None:
             alone = compressor.message_bytes(layout.numel, tensor.element_size())
             expect(alone == declared, f"declares {declared} bytes for {named(layout)}, and also {alone}")
         exact = exact or (layout == LAYOUTS[0] and most == declared)  # they come to the most: others do, too
+    for layout in layouts:
         expect_same_when_asked(compressor, layout)
 
 
@@ -71,7 +73,7 @@ def _sends(compressor: Compressor, rank: int) -> bool:
 
 def _bytes_made(compressor: Compressor, tensor: Tensor, layout: Layout, step: int) -> int:
     """Bytes of the messages in a step, which are looked at besides."""
-    messages, result, decoded = encode_decode(compressor, tensor, None, step, layout)
+    messages, result, decoded = _coded(compressor, tensor, layout, named(layout), step)
     kinds, rounds = {message.kind for message in messages}, len(messages)
     facts = compressor.facts
     expect(kinds <= facts.kinds, f"declares messages {set(facts.kinds)}, made {kinds}")
@@ -85,6 +87,16 @@ def _bytes_made(compressor: Compressor, tensor: Tensor, layout: Layout, step: in
     same = torch.equal(result.to(tensor.dtype), decoded.to(tensor.dtype))
     expect(same, f"alone, of {tensor.dtype}, the result is not what its own messages decode to")
     return sum(message.pack().numel() for message in messages)
+
+
+def _coded(
+    compressor: Compressor, tensor: Tensor, layout: Layout, what: str, step: int = 0
+) -> tuple[list[Message], Tensor, Tensor]:
+    """The same as `encode_decode`; of what it raises is told at what."""
+    try:
+        return encode_decode(compressor, tensor, None, step, layout)
+    except Exception as error:  # a plug-in may raise anything
+        raise Broken(f"{what}: raises {told(error)}") from error
 
 
 def weights_are_kept(compressor: Compressor) -> None:
@@ -163,34 +175,40 @@ def loss_is_declared(compressor: Compressor) -> None:
 
 
 def hard_inputs_are_survived(compressor: Compressor) -> None:
-    """Finite entries come out finite, and what is not finite is never hidden."""
-    for layout in LAYOUTS:
-        for what, tensor in hard_inputs():
+    """Finite entries come out finite, in short types too, and what is not finite is never hidden."""
+    for layout in (*LAYOUTS, THIN):
+        for what, tensor in hard_inputs(layout.numel):
             _is_survived(compressor, tensor, layout, f"{what}, in {named(layout)}")
-        for bad in (math.nan, math.inf):
-            _is_shown(compressor, bad, layout)
+        _are_shown(compressor, layout)
 
 
 def _is_survived(compressor: Compressor, tensor: Tensor, layout: Layout, what: str) -> None:
-    try:
-        _, result, decoded = encode_decode(compressor, tensor, layout=layout)
-    except Exception as error:  # a plug-in may raise anything
-        raise Broken(f"{what}: raises {told(error)}") from error
-    finite = bool(result.isfinite().all() and decoded.isfinite().all())
-    expect(finite, f"{what}: the result is not finite")
+    _, result, decoded = _coded(compressor, tensor, layout, what)
     made, allowed = {result.dtype, decoded.dtype}, {tensor.dtype, wide(tensor.dtype)}
     expect(made <= allowed, f"{what}: the result is {result.dtype}, what was sent {decoded.dtype}")
+    finite = bool(result.isfinite().all() and decoded.isfinite().all())
+    if finite and (result.any() or not tensor.any()):
+        return
+    longer = _coded(compressor, tensor.float(), layout, f"{what}, made float32")[1]
+    too_large = bool(longer.isfinite().all() and not longer.to(tensor.dtype).isfinite().all())
+    expect(finite or too_large, f"{what}: the result is not finite")
+    expect(
+        not (finite and longer.any()),
+        f"{what}: nothing comes out, though of the same in float32 something does: compute norms and sums of "
+        f"squares of tensor.float(), as those of {tensor.dtype} overflow or vanish",
+    )
 
 
-def _is_shown(compressor: Compressor, bad: float, layout: Layout) -> None:
+def _are_shown(compressor: Compressor, layout: Layout) -> None:
     """An entry that is not finite is seen at once, also where its place is not one that this step sends."""
-    what = f"an entry that is {bad}, in {named(layout)},"
-    for place, step in itertools.product((0, 3, layout.numel // 2, layout.numel - 1), range(_SHOWN_STEPS)):
-        tensor = drawn(5)
-        tensor[place] = bad
+    places = 0, layout.numel // 2, layout.numel - 1
+    for (index, place), step in itertools.product(enumerate(places), range(_SHOWN_STEPS)):
+        tensor = drawn(5, layout.numel)
+        tensor[place] = bad = _BAD[(index + step) % len(_BAD)]  # each once in each place and in each step
         try:
             _, result, _ = encode_decode(compressor, tensor, None, step, layout)
         except RelaxcommError:
             continue
+        what = f"an entry that is {bad}, in {named(layout)},"
         hidden = bool(result.isfinite().all())
         expect(not hidden, f"{what} comes out as finite numbers, so no rank would notice")

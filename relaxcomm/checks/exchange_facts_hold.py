@@ -111,7 +111,7 @@ def robustness_is_declared(exchange: Exchange) -> None:
     if exchange.facts.returns != "robust mean":
         return
     others = torch.stack([tensor_of(rank) for rank in range(1, _SIZE)])
-    for bad in (1e30, -1e30, math.nan, math.inf):
+    for bad in (1e30, -1e30, math.nan, math.inf, -math.inf):
         put_in = partial(_but_rank_0, bad)
         result = exchanged(exchange, coder_for(exchange), _SIZE, put_in=put_in)[0].result
         within = (result >= others.amin(0)) & (result <= others.amax(0))

@@ -9,8 +9,10 @@ from torch import Tensor
 
 from relaxcomm.checks import slots_hold
 from relaxcomm.checks.finding import checks_of, expect, told
+from relaxcomm.checks.global_generators import ALIKE
 from relaxcomm.checks.in_place import expect_left, slots_assigned
 from relaxcomm.checks.round_trip import context
+from relaxcomm.checks.world_sizes import OF, RANKS
 from relaxcomm.roles import Context, Outer
 from relaxcomm.roles.outer import applied
 from relaxcomm.roles.returned import added
@@ -18,7 +20,7 @@ from relaxcomm.step.kept_slots import Slots
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
 
-_NUMEL = 12
+_NUMEL, _STEPS = 12, 4
 
 
 def _bucket(numel: int = _NUMEL) -> Bucket:
@@ -28,8 +30,8 @@ def _bucket(numel: int = _NUMEL) -> Bucket:
 class _Trial:
     """An outer with a bucket and its slots, which remembers whether it asked for the learning rate."""
 
-    def __init__(self, outer: Outer, numel: int = _NUMEL) -> None:
-        self._outer, self.bucket, self.asked = outer, _bucket(numel), False
+    def __init__(self, outer: Outer, numel: int = _NUMEL, rank: int = 0) -> None:
+        self._outer, self.bucket, self.asked, self._rank = outer, _bucket(numel), False, rank
         self.state = Slots(outer.init(self.bucket), repr(outer))
 
     def apply(self, result: Tensor, base: Tensor | None, step: int = 0) -> Tensor:
@@ -39,7 +41,7 @@ class _Trial:
             self.asked = True
             return 0.1
 
-        cx: Context = replace(context(step=step), learning_rate=rate)
+        cx: Context = replace(context(self._rank, OF, step), learning_rate=rate)
         if self._outer.facts.measures:
             found = self._outer.measure(cx, self.bucket, result)
             cx = replace(cx, measured=added(None, found, "measure", self._outer))
@@ -132,16 +134,38 @@ def measuring_is_declared(outer: Outer) -> None:
 def one_entry_is_enough(outer: Outer) -> None:
     """A bucket of one entry, such as a scale, is moved."""
     trial = _Trial(outer, numel=1)
-    for step in range(4):
+    for step in range(_STEPS):
         base = _drawn(step + 4)[:1] if outer.facts.needs_base else None
         finite = bool(trial.apply(_drawn(step)[:1], base, step).isfinite())
         expect(finite, "of a bucket of one entry it makes a number that is not finite")
 
 
+def ranks_do_alike(outer: Outer) -> None:
+    """Of the same results each rank makes the same, or replicas would part."""
+
+    def made(rank: int) -> Tensor:
+        trial = _Trial(outer, rank=rank)
+        bases = [_drawn(step + 4) if outer.facts.needs_base else None for step in range(_STEPS)]
+        return torch.stack([trial.apply(_drawn(step), base, step) for step, base in enumerate(bases)])
+
+    first = made(0)
+    expect(
+        torch.equal(made(0), first),
+        "makes something else of the same results when another worker in its process is asked, too: it keeps "
+        f"state in a module, a class or itself, or draws unseeded; keep it in slots, and {ALIKE}",
+    )
+    apart = [rank for rank in RANKS if not torch.equal(made(rank), first)]
+    expect(
+        not apart,
+        f"makes something else on the ranks {apart} of {OF} than on rank 0 of the same results and bases, so "
+        f"replicas part: do on each rank the same; {ALIKE}",
+    )
+
+
 def slots_are_assigned(outer: Outer) -> None:
     """A slot changes by assignment, and the base, which is the payload's, not at all."""
     trial = _Trial(outer)
-    for step in range(4):
+    for step in range(_STEPS):
         base = _drawn(step + 4)
         with slots_assigned(trial.state):
             trial.apply(_drawn(step), base if outer.facts.needs_base else None, step)
@@ -157,6 +181,7 @@ outer_checks = checks_of(
         "momentum": momentum_is_declared,
         "measuring": measuring_is_declared,
         "one entry": one_entry_is_enough,
+        "ranks": ranks_do_alike,
         "slots": slots_are_assigned,
         "carried": slots_hold.outer_slots,
     }

@@ -14,12 +14,12 @@ from relaxcomm.checks.finding import Broken, checks_of, expect
 from relaxcomm.checks.global_generators import ALIKE, global_states, left_alone
 from relaxcomm.checks.in_place import expect_left, slots_assigned
 from relaxcomm.checks.round_trip import context
+from relaxcomm.checks.world_sizes import OF, RANKS
 from relaxcomm.roles import Context, Observation, Trigger, VotingTrigger
 from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.kept_slots import Slots
 
 _PERIODS, _LEAST_STEPS = 3, 128
-_RANKS, _WORLD_SIZE = (1, 2, 3, 7), 8
 _ELSEWHERE = "it keeps state in a module, a class or itself; take it from cx, or from the slots of a vote"
 
 
@@ -55,7 +55,7 @@ class _Counting(Context):
 
 def _observed(step: int, values: Mapping[str, float], event: str | None = None, rank: int = 0) -> Context:
     """What the engine lets a trigger see, which is asked for all buckets at once."""
-    return context(rank, _WORLD_SIZE, step).at(round=0, values=values, event=event)
+    return context(rank, OF, step).at(round=0, values=values, event=event)
 
 
 def firing_is_declared(trigger: Trigger) -> None:
@@ -86,7 +86,7 @@ def firing_is_declared(trigger: Trigger) -> None:
         "finds 0 and 1 there in each step; count steps by cx.step - cx.start",
     )
     if not voting:
-        for rank in _RANKS:
+        for rank in RANKS:
             alike = list(_firings(trigger, steps, rank=rank)) == fired
             expect(alike, f"fires in other steps on another rank, though nobody votes; {ALIKE}")
         _follows_its_event(trigger, fired)

@@ -110,7 +110,44 @@ def test_an_encoded_tensor_is_only_read(coder):
 
     assert found(coder, "slots") is None
     said = found(liar(coder, {}, encode_decode=encode_decode), "slots")
-    assert "writes into the tensor that it encodes in place" in said
+    assert said.startswith("writes into the tensor that it encodes (600 entries of torch.float32, before")
+
+
+def first_matrix(cx, tensor):
+    if cx.layout.shapes[0] == (20, 15):
+        tensor[:300].mul_(2)
+
+
+def in_bfloat16(cx, tensor):
+    if tensor.dtype == torch.bfloat16:
+        tensor.mul_(2)
+
+
+@pytest.mark.parametrize(
+    ("writes", "asked", "dtype"),
+    [(first_matrix, True, "float32"), (first_matrix, False, "float32"), (in_bfloat16, True, "bfloat16")],
+)
+def test_matrices_and_short_types_are_only_read(writes, asked, dtype):
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        if keep_sent == asked:
+            writes(cx, tensor)
+        return (yield from identity().encode_decode(cx, tensor, state, keep_sent=keep_sent))
+
+    said = found(liar(identity(), {}, encode_decode=encode_decode), "slots")
+    where = f"(tensors of [20, 15] and [4, 5, 6] and [180] of torch.{dtype}, before message 1)"
+    assert f"writes into the tensor that it encodes {where} in place" in said
+
+
+def test_between_two_rounds_an_encoded_tensor_is_only_read():
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        sent = tensor.clone()
+        parts = yield Dense(tensor.clone())
+        tensor.zero_()
+        yield Dense(sent.clone())
+        return sum(weight * part.tensor for weight, part in parts), sent
+
+    said = found(liar(identity(), {"rounds": 2}, encode_decode=encode_decode), "slots")
+    assert "(600 entries of torch.float32, before message 2) in place" in said
 
 
 def test_memory_that_is_free_may_be_written_into():

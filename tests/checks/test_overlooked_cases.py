@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from relaxcomm.plugin import Compressor, Outer, Sparse, Trigger, TriggerFacts, frozen
-from relaxcomm.primitives import all_gather, gradients, identity, sgd, top_k
+from relaxcomm.plugin import AllGather, Compressor, Outer, Sparse, Trigger, TriggerFacts, frozen
+from relaxcomm.primitives import (
+    all_gather,
+    average,
+    clip_norm,
+    coordinate_median,
+    gradients,
+    identity,
+    random_k,
+    sgd,
+    top_k,
+)
 from tests.checks.test_liars import found, liar
 
 
@@ -155,3 +166,83 @@ def test_a_trigger_that_counts_by_what_it_is_not_told():
     assert found(by_count(field="step"), "firing") is None
     for field in ("round", "samples"):
         assert "count steps by cx.step - cx.start" in found(by_count(field=field), "firing")
+
+
+def coding_of(change):
+    """A coding of what is made of a tensor in a layout."""
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        changed = change(tensor, cx.layout_of(tensor.numel()))
+        return (yield from identity().encode_decode(cx, changed, state, keep_sent=keep_sent))
+
+    return liar(identity(), {}, encode_decode=encode_decode)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_each_number_that_is_not_finite_is_looked_for(bad):
+    def met(tensor):
+        return tensor.isnan() if math.isnan(bad) else tensor == bad
+
+    def run(self, cx, tensor, compressor, state):
+        rows = (yield AllGather(tensor)).view(cx.membership.world_size, -1)
+        return torch.where(met(rows).any(0), 1e9, rows.nan_to_num(1e30).median(0).values)
+
+    said = found(coding_of(lambda tensor, layout: torch.where(met(tensor), 0.0, tensor)), "hard inputs")
+    assert f"an entry that is {bad}, in 600 entries, comes out as finite numbers" in said
+    said = found(liar(coordinate_median(), {}, run=run), "robustness")
+    assert said == f"declares a robust mean, but entries of {bad} on one rank move it"
+
+
+def short_norm(tensor, layout):
+    norm = (tensor * tensor).sum().sqrt()
+    return tensor * (1.0 / norm).clamp(max=1.0)
+
+
+def squares_divided(tensor, layout):
+    squares = tensor * tensor * 1e-3
+    return torch.where(squares > 0, tensor, 0.0)
+
+
+@pytest.mark.parametrize(("change", "size"), [(short_norm, "1000"), (squares_divided, "0.0001")])
+def test_squares_in_float16_that_overflow_or_vanish(change, size):
+    said = found(coding_of(change), "hard inputs")
+    assert said.startswith(
+        f"entries of {size} of torch.float16, in 600 entries: nothing comes out, though of"
+    )
+    assert "compute norms and sums of squares of tensor.float()" in said
+
+
+@pytest.mark.parametrize("coder", [random_k(density=0.005, scaled=True), clip_norm(max_norm=1e-3)], ids=repr)
+def test_what_float16_cannot_hold_is_no_fault(coder):
+    assert found(coder, "hard inputs") is None
+
+
+@pytest.mark.parametrize("shape", [[], [1, 8], [8, 1], [0, 3]], ids=str)
+def test_parameters_of_odd_shapes(shape):
+    def change(tensor, layout):
+        assert torch.Size(shape) not in layout.shapes
+        return tensor
+
+    for check in ("messages", "hard inputs"):
+        said = found(coding_of(change), check)
+        assert "tensors of [] and [1, 8] and [8, 1] and [0, 3] and [5]: raises AssertionError" in said
+
+
+@pytest.mark.parametrize("rank", [1, 3, 7])
+def test_an_outer_that_moves_the_model_otherwise_on_one_rank(rank):
+    def apply(self, cx, bucket, state, result, base):
+        return sgd.apply(self, cx, bucket, state, result * (1 + (cx.membership.rank == rank)), base)
+
+    assert found(average(), "ranks") is None
+    said = found(liar(sgd(lr=0.5), {}, apply=apply), "ranks")
+    assert said.startswith(f"makes something else on the ranks [{rank}] of 8 than on rank 0")
+
+
+def test_an_outer_that_keeps_its_momentum_in_a_module():
+    kept = []
+
+    def apply(self, cx, bucket, state, result, base):
+        kept.append(result)
+        return base - sum(kept)
+
+    assert "it keeps state in a module" in found(liar(sgd(lr=0.5), {}, apply=apply), "ranks")
