@@ -64,23 +64,24 @@ def state_is_all(compressor: Compressor) -> None:
 
 
 def slots_are_assigned(compressor: Compressor) -> None:
-    """A slot changes by assignment, and the tensor, from which a wrapper takes what was sent, not at all."""
+    """A slot changes by assignment, and the tensor not at all where a wrapper takes from it what was sent."""
     for layout, dtype in (*itertools.product(LAYOUTS, [torch.float32]), (SEVERAL, torch.bfloat16)):
         state = slots(compressor, torch.zeros(NUMEL, dtype=dtype), layout)
         for step in range(4):
-            tensor, cx = drawn(step).to(dtype), context(step=step, layout=layout)
+            tensor, cx, keep_sent = drawn(step).to(dtype), context(step=step, layout=layout), step % 2 == 1
             with slots_assigned(state):
-                coding = compressor.encode_decode(cx, tensor, state, keep_sent=step % 2 == 1)
-                _expect_only_read(coding, tensor, f"{named(layout)} of {dtype}")
+                coding = compressor.encode_decode(cx, tensor, state, keep_sent=keep_sent)
+                _expect_only_read(coding, tensor, f"{named(layout)} of {dtype}", keep_sent=keep_sent)
 
 
-def _expect_only_read(coding: Coding, tensor: Tensor, what: str) -> None:
-    """Complain if the tensor is written into before its last message has come back, when it is free."""
+def _expect_only_read(coding: Coding, tensor: Tensor, what: str, *, keep_sent: bool) -> None:
+    """Complain if the tensor is written into; unless `keep_sent`, it is free when its messages are back."""
     before, message = tensor.clone(), next(coding)
     for number in itertools.count(1):
-        where = f"({what}, before message {number})"
-        expect_left(f"the tensor that it encodes {where}", [tensor], [before])
+        expect_left(f"the tensor that it encodes ({what}, before message {number})", [tensor], [before])
         try:
             message = coding.send([(1.0, message)])
         except StopIteration:
-            return
+            break
+    if keep_sent:
+        expect_left(f"the tensor that it encodes ({what}, with keep_sent=True)", [tensor], [before])

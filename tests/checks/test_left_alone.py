@@ -150,15 +150,18 @@ def test_between_two_rounds_an_encoded_tensor_is_only_read():
     assert "(600 entries of torch.float32, before message 2) in place" in said
 
 
-def test_memory_that_is_free_may_be_written_into():
-    """The tensor's own, as of `all_gather`, when its message has come back."""
+@pytest.mark.parametrize("is_free", [True, False])
+def test_memory_that_is_free_may_be_written_into(is_free):
+    """The tensor's own, when its message has come back and no wrapper takes from it what was sent."""
 
     def encode_decode(self, cx, tensor, state, *, keep_sent):
         sent = tensor.clone()
         parts = yield Dense(sent)
-        return tensor.copy_(sum(weight * part.tensor for weight, part in parts)), sent
+        result = sum(2 * weight * part.tensor for weight, part in parts)
+        return (result if is_free and keep_sent else tensor.copy_(result)), sent
 
-    assert found(liar(identity(), {}, encode_decode=encode_decode), "slots") is None
+    said = found(liar(identity(), {}, encode_decode=encode_decode), "slots")
+    assert said is None if is_free else "(600 entries of torch.float32, with keep_sent=True) in place" in said
 
 
 class in_dense(Compressor):
