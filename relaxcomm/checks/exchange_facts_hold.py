@@ -35,7 +35,6 @@ from relaxcomm.primitives.outers.sgd import sgd
 from relaxcomm.roles import Exchange
 from relaxcomm.tensors.messages import DENSE, MAXIMUM, SIGNS, SPARSE
 
-_SIZE = 3
 _STEPS = 8  # in which each rank has had another as its partner
 
 
@@ -110,10 +109,11 @@ def robustness_is_declared(exchange: Exchange) -> None:
     """Whatever one worker puts in, each entry stays between those of the others, where that is declared."""
     if exchange.facts.returns != "robust mean":
         return
-    others = torch.stack([tensor_of(rank) for rank in range(1, _SIZE)])
+    size = size_of(exchange)
+    others = torch.stack([tensor_of(rank) for rank in range(1, size)])
     for bad in (1e30, -1e30, math.nan, math.inf, -math.inf):
         put_in = partial(_but_rank_0, bad)
-        result = exchanged(exchange, coder_for(exchange), _SIZE, put_in=put_in)[0].result
+        result = exchanged(exchange, coder_for(exchange), size, put_in=put_in)[0].result
         within = (result >= others.amin(0)) & (result <= others.amax(0))
         expect(bool(within.all()), f"declares a robust mean, but entries of {bad} on one rank move it")
 

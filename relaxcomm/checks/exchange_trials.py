@@ -27,7 +27,6 @@ from relaxcomm.topology import Topology, complete, hierarchical
 NUMEL = 600  # divided by 2, 3 and 4, so that shares are equal
 ROUNDS = 60  # in which ranks that mix come together
 _SIZES = (2, 3, 4)
-_STEPS_APART = 12  # one exchange and the next: 2, 3 or 4 turns that follow cx.step stay at the first
 _PLACE = ("0", 0)
 _AVERAGE = average()
 
@@ -106,6 +105,7 @@ def exchanged(
     absent: Collection[int] = (),
     divided: bool = False,
     outer: Outer = _AVERAGE,
+    apart: int = 1,
 ) -> list[Ended]:
     """What each rank that takes part ends with.
 
@@ -116,10 +116,11 @@ def exchanged(
         put_in: what each puts in, `[numel]`; what comes out is put in by the next exchange.
         start: the parameters at the beginning; those that are put in unless given.
         topology: the configured one.
-        steps: number of exchanges, with steps between them that exchange nothing.
+        steps: number of exchanges.
         absent: ranks that leave before the first exchange.
         divided: whether what is put in is divided by the number of ranks already.
         outer: that its service may apply.
+        apart: steps from one exchange to the next.
     """
 
     def rank(group: InProcessGroup) -> Ended | None:
@@ -137,7 +138,7 @@ def exchanged(
             transport.leave()
             return None
         for number in range(steps):
-            now = replace(cx, step=_STEPS_APART * number, round=number)
+            now = replace(cx, step=apart * number, round=number)
             running = exchange.run(now, tensor, compressor, state)
             held, operation, operations = Held(state), next(running), 0
             while True:

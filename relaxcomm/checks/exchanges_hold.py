@@ -27,6 +27,7 @@ from relaxcomm.tensors.layout import one_tensor
 from relaxcomm.tensors.messages import DENSE
 
 _STEPS = 2  # neighbours, of which every other one may be unlike
+_APART = 12  # steps from one exchange to the next: 2, 3 or 4 turns that follow cx.step stay at the first
 
 
 def coder_for(exchange: Exchange) -> Compressor:
@@ -106,7 +107,13 @@ def _all_mix(exchange: Exchange, size: int) -> None:
         return (entries == rank).float()  # in a place of its own
 
     found = exchanged(
-        exchange, coder_for(exchange), size, steps=ROUNDS, put_in=mark, start=lambda rank: torch.zeros(NUMEL)
+        exchange,
+        coder_for(exchange),
+        size,
+        steps=ROUNDS,
+        put_in=mark,
+        start=lambda rank: torch.zeros(NUMEL),
+        apart=_APART,
     )
     for group in _groups_of(exchange, size):
         for to, begun in product(group, group):
