@@ -223,14 +223,12 @@ def _number(name: str, value: Any) -> float | Tensor:
         return value.detach().clone()
     is_array = getattr(value, "size", 0) == 1 and callable(getattr(value, "item", None))  # NumPy's, JAX's
     number = value.item() if is_array else value
-    if isinstance(number, Real):
-        try:
-            as_float = float(number)
-        except OverflowError:
-            raise UsageError(
-                f"{name} is to be observed, but is too large for a float: {shown(value)}"
-            ) from None
-        return number if isinstance(number, int) else as_float  # a fraction is none that JSON knows
+    try:
+        as_float = float(number) if isinstance(number, Real) else None
+    except OverflowError:
+        raise UsageError(f"{name} is to be observed, but is too large for a float: {shown(value)}") from None
+    if as_float is not None:
+        return number if isinstance(number, int) else as_float  # JSON knows no fractions
     shape = None if is_array else getattr(value, "shape", None)
     what = shown(number) if shape is None else f"{type(value).__name__} of shape {list(shape)}"
     raise UsageError(f"{name} is to be observed, but is no number: {what}; reduce it first")
