@@ -15,7 +15,7 @@ from relaxcomm.cli.message_sizes import CountedFor
 from relaxcomm.cli.options import option, written
 from relaxcomm.cli.pictures import check_picture
 from relaxcomm.cli.plan_arguments import parameter_count
-from relaxcomm.cli.topology_facts import PICTURE, parse_topology, topology_node
+from relaxcomm.cli.topology_facts import parse_topology, topology_node
 from relaxcomm.cli.tree import Node, show as print_tree
 from relaxcomm.config import Config, load_values, names_yaml, read_values, registry
 from relaxcomm.config.configuration import WorkerCount
@@ -71,10 +71,10 @@ def show(
     ] = None,
     topology: Annotated[
         str | None,
-        option("Draw it, and count bytes over it: ring, {file: {path: a.graphml}}.", metavar="TOPOLOGY"),
+        option("Show it, and count bytes over it: ring, {file: {path: a.graphml}}.", metavar="TOPOLOGY"),
     ] = None,
     output: Annotated[
-        Path | None, option(f"Of the topology's picture; {PICTURE} without.", metavar="FILE")
+        Path | None, option("Draw the topology into it: .png, .svg or .pdf.", metavar="FILE")
     ] = None,
     traceback: Traceback = False,
 ) -> None:
@@ -115,8 +115,8 @@ def _check_options(
         raise ConfigError(
             f"--output {output} is of a topology's picture; add --topology TOPOLOGY, or leave it out"
         )
-    if topology is not None:
-        check_picture("--output", output or PICTURE)
+    if output is not None:
+        check_picture("--output", output)
 
 
 def _configured(

@@ -19,7 +19,6 @@ from relaxcomm.topology import Topology
 from relaxcomm.topology.mixing import entries_of
 
 _MOST_FOR_GAP = 512  # workers: the time that it takes grows with the third power
-PICTURE = Path("topology.png")
 
 
 def parse_topology(text: str) -> Topology:
@@ -33,15 +32,17 @@ def parse_topology(text: str) -> Topology:
 
 
 def topology_node(topology: Topology, workers: int, output: Path | None) -> Node:
-    """What is to be known of a topology, and where its picture is, unless there are too many workers for one.
+    """What is to be known of a topology, and where its picture is, if a file for it is named.
 
-    Raises: ConfigError for too many if a file is named; TopologyError if the graph cannot be used.
+    Raises: ConfigError for too many workers to draw; TopologyError if the graph cannot be used.
     """
     topology.check(workers)
     period, groups = topology.period_steps(workers), topology.groups(workers)
-    too_many = f"{MOST_DRAWN} workers at most are drawn: --workers {MOST_DRAWN}"
     if output is not None and workers > MOST_DRAWN:
-        raise ConfigError(f"--output {output}: {too_many}, or leave --output out")
+        raise ConfigError(
+            f"--output {output}: {MOST_DRAWN} workers at most are drawn: --workers {MOST_DRAWN}, or leave "
+            "--output out"
+        )
     gap = f"not computed for more than {_MOST_FOR_GAP} workers"
     if workers <= _MOST_FOR_GAP:
         gap = f"{topology.spectral_gap(workers):.4g} an exchange"
@@ -52,10 +53,10 @@ def topology_node(topology: Topology, workers: int, output: Path | None) -> Node
         Node("spectral gap", gap),
     ]
     facts += [Node("groups", ", ".join(map(str, groups)))] if topology.has_groups else []
-    picture = f"none: {too_many}"
-    if workers <= MOST_DRAWN:
-        picture = str(draw_topology(topology, workers, output or PICTURE, f"spectral gap {gap}"))
-    return Node("topology", repr(topology), (*facts, Node("picture", picture)))
+    if output is not None:
+        drawn = draw_topology(topology, workers, output, f"spectral gap {gap}")
+        facts.append(Node("picture", str(drawn)))
+    return Node("topology", repr(topology), tuple(facts))
 
 
 def _links(topology: Topology, workers: int) -> str:
