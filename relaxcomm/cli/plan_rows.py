@@ -20,18 +20,28 @@ _HEADINGS = (
     "busiest link",
     "utilisation",
     "memory",
-    *(f"for {one:.0%}" for one in UTILISATIONS),
 )
 
 
 def show_forecasts(
-    found: Sequence[Forecast], failed: Mapping[str, str], num_parameters: int, scenario: Scenario
+    found: Sequence[Forecast],
+    failed: Mapping[str, str],
+    num_parameters: int,
+    scenario: Scenario,
+    *,
+    jitter_measured: bool = False,
 ) -> None:
     """Print one row a forecast, the name first; below them what there is to say, and what cannot run."""
     if found:
-        headings = (*_HEADINGS, *(["goodput"] if found[0].goodput is not None else []))
-        rows = [_cells(one, num_parameters) for one in found]
-        show_rows(headings, rows, title=_title(num_parameters, scenario), named_by=2)
+        never = [one for one in UTILISATIONS if all(each.bandwidths[one] is None for each in found)]
+        shares = [one for one in UTILISATIONS if one not in never]
+        headings = [*_HEADINGS, *map(_heading, shares)]
+        headings += ["goodput"] if found[0].goodput is not None else []
+        rows = [_cells(one, num_parameters, shares) for one in found]
+        show_rows(headings, rows, title=_title(num_parameters, scenario, jitter_measured), named_by=2)
+        if never:
+            why = "latency, coding or waiting for others take too long"
+            show_text(f"{', '.join(map(_heading, never))}  never, at any bandwidth: {why}")
     for one in found:
         for remark in one.remarks:
             show_text(f"{one.name}, {one.workers} workers: {remark}")
@@ -69,14 +79,22 @@ def as_json(
     }
 
 
-def _title(num_parameters: int, scenario: Scenario) -> str:
-    seconds = scenario.step_times.seconds
+def _title(num_parameters: int, scenario: Scenario, jitter_measured: bool) -> str:
+    times = scenario.step_times
+    alone = duration(times.seconds)
+    if times.jitter_seconds:
+        measured = " measured; --jitter 0 leaves that out" if jitter_measured else ""
+        alone += f" (± {duration(times.jitter_seconds)}{measured})"
     slowest = "links" if scenario.links.uniform else "slowest link"
     words = scenario.links.slowest.words
-    return f"{num_parameters:,} parameters, {duration(seconds)} a step alone, {slowest} {words}"
+    return f"{num_parameters:,} parameters, {alone} a step alone, {slowest} {words}"
 
 
-def _cells(one: Forecast, num_parameters: int) -> list[str]:
+def _heading(utilisation: float) -> str:
+    return f"for {utilisation:.0%}"
+
+
+def _cells(one: Forecast, num_parameters: int, shares: Sequence[float]) -> list[str]:
     step = one.replayed
     return [
         one.name,
@@ -88,7 +106,7 @@ def _cells(one: Forecast, num_parameters: int) -> list[str]:
         data_size(step.busiest_bytes),
         f"{step.utilisation:.1%}",
         data_size(one.memory_bytes * num_parameters),
-        *(_rate(one.bandwidths[share]) for share in UTILISATIONS),
+        *(_rate(one.bandwidths[share]) for share in shares),
         *([] if one.goodput is None else [f"{one.goodput:.1%}"]),
     ]
 

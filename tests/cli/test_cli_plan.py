@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
+from relaxcomm.cli import plan_options, rows
 from relaxcomm.cli.app import app
 from relaxcomm.cli.plan_arguments import parameter_count
+from relaxcomm.planner.scenario import StepTimes
 
 ON = ("--step-seconds", "0.1", "--links", "100mbit")
 
@@ -108,6 +112,28 @@ def test_measured_on_this_machine(config):
     said = json.loads(out)
     assert 0 < said["step_times"]["seconds"] < 5
     assert said["parameters"] > 1000
+
+
+def test_a_jitter_is_told_and_a_measured_one_can_be_left_out(config, monkeypatch):
+    monkeypatch.setattr(rows, "Console", partial(Console, force_terminal=True, color_system=None, width=200))
+    monkeypatch.setattr(plan_options, "measure_steps", lambda *_: StepTimes(0.0286, jitter_seconds=0.009))
+    measured = ("--measure", "--links", "1gbit", "--set", "task=digits")
+    alone = "28.6 ms (± 9 ms measured; --jitter 0 leaves that out) a step alone"
+    assert alone in run(config, *measured)[1]
+    assert ", 28.6 ms a step alone" in run(config, *measured, "--jitter", "0")[1]
+    assert ", 28.6 ms (± 1 ms) a step alone" in run(config, *measured, "--jitter", "0.001")[1]
+
+
+def test_a_utilisation_that_nothing_comes_to_has_no_column(config):
+    at = (config, "--parameters", "1e6", "--step-seconds", "0.1", "--links", "100mbit,5ms")
+    code, out, _ = run(*at)
+    header, _, never = out.splitlines()
+    assert (code, re.findall("for ..%", header)) == (0, ["for 50%", "for 90%"])
+    assert never.startswith("for 99%  never, at any bandwidth: latency")
+    assert json.loads(run(*at, "--json")[1])["forecasts"][0]["bandwidths"]["0.99"] is None
+    out = run(*at, "--algorithms", "local_sgd,bsp")[1]
+    assert "for 90%" in out.splitlines()[0]
+    assert "never" in out.splitlines()[2], "another comes to it"
 
 
 TASK = ("--set", "task={digits: {epochs: 2, hidden: [32]}}")
