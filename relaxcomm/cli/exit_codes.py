@@ -14,7 +14,7 @@ from typing import Any, TextIO, TypeVar
 from torch.distributed.elastic.multiprocessing import SignalException
 
 from relaxcomm.errors import CompositionError, ConfigError, PluginError, RelaxcommError, TopologyError, worded
-from relaxcomm.system.telling import tell
+from relaxcomm.system.telling import tell, wrapped
 
 T = TypeVar("T")
 
@@ -86,12 +86,13 @@ def warn(
 ) -> None:
     """One line for a warning of relaxcomm's own, the usual two for any other; replaces `showwarning`."""
     is_ours = filename.startswith(_PACKAGE)
+    stream = file or sys.stderr
     shown = (
-        f"relaxcomm: warning: {message}\n"
+        wrapped(f"relaxcomm: warning: {message}\n", stream)
         if is_ours
         else warnings.formatwarning(message, category, filename, lineno, line)
     )
-    (file or sys.stderr).write(shown)
+    stream.write(shown)
 
 
 @contextmanager

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 _silences: list[None] = []
 
@@ -20,7 +23,31 @@ def tell(line: str) -> None:
         'relaxcomm: goes on from saved/step-100\\n'
     """
     if not _silences:
-        print(f"relaxcomm: {line}", file=sys.stderr, flush=True)
+        print(wrapped(f"relaxcomm: {line}", sys.stderr), file=sys.stderr, flush=True)
+
+
+def wrapped(text: str, stream: Any) -> str:
+    """Text as a stream shows it whole: a terminal narrower than it has it in lines cut at spaces.
+
+    Args:
+        text: one or more lines.
+        stream: to which it will be written.
+
+    Example:
+        >>> import io
+        >>> wrapped("a file has its lines as they are", io.StringIO())
+        'a file has its lines as they are'
+    """
+    try:
+        columns = os.get_terminal_size(stream.fileno()).columns if stream.isatty() else 0
+    except (AttributeError, OSError, ValueError):  # a script's own stream, which may only write
+        columns = 0
+    if not columns:  # some terminals do not know how wide they are
+        return text
+    cut = textwrap.TextWrapper(
+        columns, expand_tabs=False, replace_whitespace=False, break_long_words=False, break_on_hyphens=False
+    )  # nobody can copy half a path
+    return "\n".join(map(cut.fill, text.split("\n")))
 
 
 @contextmanager
