@@ -74,6 +74,8 @@ def no_child_left() -> Iterator[None]:
         error.add_note("all workers are ended")
         raise
     finally:
-        for left in set(multiprocessing.active_children()) - before:
-            left.kill()
-            left.join()
+        left = set(multiprocessing.active_children()) - before
+        for one in left:  # all before the first has ended, or others would say that they have lost it
+            one.kill()
+        for one in left:
+            one.join()
