@@ -21,7 +21,7 @@ MAIN = "from relaxcomm.cli import main; main()"
 COMMANDS = {
     "demo": [],
     "train": ["nowhere.yaml"],
-    "plan": ["nowhere.yaml"],
+    "plan": ["nowhere.yaml", "--measure"],
     "join": ["127.0.0.1:29400"],
     "compare": ["nowhere.yaml", "--algorithms", "bsp"],
     "algorithms": [],
