@@ -116,6 +116,10 @@ class Service(ABC):
         """How many rounds of a client's pushes `part` holds; asked when ranks are lost."""
         return 0
 
+    def has_met(self) -> bool:
+        """Whether others have a part in its last answer to this rank; asked where that asks nobody else."""
+        return True
+
     def give_up(self) -> None:  # noqa: B027  # most keep no requests
         """Forget requests that were not answered: ranks are lost, and those who are left serve anew."""
 

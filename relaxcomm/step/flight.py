@@ -10,7 +10,7 @@ from typing import TypeAlias
 from torch import Tensor
 
 from relaxcomm.composition.rule import Rule
-from relaxcomm.network.operations import OPERATIONS, Label, Operation, Received
+from relaxcomm.network.operations import OPERATIONS, Label, Operation, Received, Request
 from relaxcomm.network.transport import Pending
 from relaxcomm.roles import Exchanging
 from relaxcomm.roles.returned import entries, error
@@ -57,8 +57,11 @@ class Flight:
         self._step, self._unit = step, unit
         self._stage, self._operations = 0, operations  # issued so far, and in the end
         self._pending: Pending | None = None
-        self._rule, self._departed = "", 0.0  # of the operation on its way
+        self._rule = ""  # of the operation on its way
+        self._departed: float | None = None  # None where it goes to no other rank
         self._result: Tensor | None = None
+        self.sends = False
+        """Whether anything has gone to other ranks: one that asks its own service alone meets nobody."""
 
     @property
     def done(self) -> bool:
@@ -94,7 +97,8 @@ class Flight:
         """Wait for the operation on its way and issue the next, or take the result."""
         assert self._pending is not None, "advance before launch"
         received = self._world.receive(self._pending)
-        self._world.statistics.in_flight.arrived(self._rule, self._departed)
+        if self._departed is not None:
+            self._world.statistics.in_flight.arrived(self._rule, self._departed)
         self._resume(received)
 
     def land(self) -> Tensor:
@@ -109,7 +113,9 @@ class Flight:
         except StopIteration as stop:
             self._pending, self._result = None, stop.value
             return
-        self._departed = self._world.statistics.in_flight.departed()
+        stays = isinstance(operation, Request) and operation.ranks == (self._world.rank,)
+        self._departed = None if stays else self._world.statistics.in_flight.departed()
+        self.sends = self.sends or not stays
         label = Label(self._step, self._rule, self._unit, self._stage)
         self._pending = self._world.issue(operation, label)
         self._stage += 1
@@ -120,6 +126,7 @@ class Landed(Flight):
 
     def __init__(self, result: Tensor) -> None:
         self._result = result
+        self.sends = True  # which was counted when it did
 
 
 class Pipeline:

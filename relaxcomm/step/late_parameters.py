@@ -42,20 +42,21 @@ class LateParameters:
         step = self._bound.clock.step
         return any(transfer.due <= step or transfer.goes_on(step) for transfer in self)
 
-    def apply_due(self) -> None:
-        """Apply those that are due, and let others go on."""
+    def apply_due(self) -> bool:
+        """Apply those that are due, and let others go on; whether others have met this rank, see `apply`."""
         if not self._sent:
-            return
+            return False
         step, due, left, there = self._bound.clock.step, [], [], arrived(self._bound, self._sent)
         for sent in self._sent:
             now, waiting = sent.split(step, there)
             due += [now] if now.transfers else []
             left += [waiting] if waiting.transfers else []
         self._sent = left
-        apply(self._bound, due)
+        was_met = apply(self._bound, due)
         for transfer in self:
             if transfer.goes_on(step):
                 transfer.flight.advance()
+        return was_met
 
     def drain(self) -> None:
         """Apply all."""

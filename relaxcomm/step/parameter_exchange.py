@@ -11,6 +11,7 @@ from relaxcomm.step.flight import Pipeline, land_all
 from relaxcomm.step.late_parameters import LateParameters
 from relaxcomm.step.parameter_results import Sent, apply, ask_finite, is_looked_at, look_at
 from relaxcomm.step.plan import Task
+from relaxcomm.step.replica_norms import Comparison
 from relaxcomm.step.shard_means import share_buffers
 from relaxcomm.step.transfer import Transfer
 
@@ -77,15 +78,14 @@ class ParameterExchange:
                 slots.commit(True)
 
     def run(self, fired: Collection[int]) -> bool:
-        """Exchange by some rules; whether anything was exchanged."""
+        """Exchange by some rules; whether anything was exchanged, or is on its way to others."""
         running = [
             index
             for index, rule in self._rules
             if index in fired and not (rule.delay == "unbounded" and self.late.of(index))
         ]
-        for index in running:
-            self._launch(index)
-        return bool(running)
+        launched = [self._launch(index) for index in running]
+        return any(launched)
 
     def even_out(self) -> None:
         """Let every rank send as often as the one that sent most, so that all results can arrive.
@@ -116,8 +116,11 @@ class ParameterExchange:
         """How often a rule has sent its buckets."""
         return max((self._bound.state.rounds[task.key] for task in self._plan.tasks[index]), default=0)
 
-    def _launch(self, index: int) -> None:
-        """Send what a rule covers, and buffers with it; without a delay, apply what comes."""
+    def _launch(self, index: int) -> bool:
+        """Send what a rule covers, and buffers with it; without a delay, apply what comes.
+
+        Returns: whether anything goes to other ranks, or they have met this one.
+        """
         self._bound.replica.check_frozen()
         self._bound.replica.check_parameters()
         rule, tasks = self._bound.algorithm.rules[index], self._plan.tasks[index]
@@ -133,29 +136,38 @@ class ParameterExchange:
         pipeline = Pipeline(math.inf if rule.exchange.facts.collective else REQUESTED_BYTES)
         state = self._bound.state
         round = state.rounds[tasks[0].key]
-        measured = self._bound.norms.wants_distance(rule, self._bound.votes.slots)
+        compared = self._bound.norms.comparison(rule, self._bound.votes.slots)
         made = [
-            self._send(task, state.next_round(task), state.next_samples(task), pipeline, measured=measured)
+            self._send(task, state.next_round(task), state.next_samples(task), pipeline, compared)
             for task in tasks
         ]
-        made += [self._send(task, round, 1, pipeline, measured=False) for task in buffers]
+        made += [self._send(task, round, 1, pipeline) for task in buffers]
         sent = Sent(made, ask_finite(self._bound, made))
+        was_met = False
         if rule.delay:
             self.late.add(sent)
         else:
             pipeline.finish()
-            apply(self._bound, [sent])
+            was_met = apply(self._bound, [sent])
+        return was_met or any(transfer.flight.sends for transfer in made)
 
-    def _send(self, task: Task, round: int, samples: int, pipeline: Pipeline, *, measured: bool) -> Transfer:
+    def _send(
+        self,
+        task: Task,
+        round: int,
+        samples: int,
+        pipeline: Pipeline,
+        compared: Comparison | None = None,
+    ) -> Transfer:
         bound, rule, bucket = self._bound, task.rule, task.bucket
         late, alone = bool(rule.delay), not rule.exchange.facts.collective
         transfer = Transfer.of(bound, task, round=round, samples=samples)
         keeps = late or alone or bucket.device.type == "cpu"  # where an outer may keep the memory
         out = bucket.temporary() if keeps else bucket.scratch()
-        tensor = transfer.read(out) if measured or is_looked_at(task) else transfer.read_or_leave(out)
+        tensor = transfer.read(out) if compared or is_looked_at(task) else transfer.read_or_leave(out)
         not_finite = look_at(bound, task, tensor)
-        if measured:
-            transfer.side = bound.norms.side(rule, bucket, tensor)
+        if compared:
+            transfer.side = bound.norms.side(compared, rule, bucket, tensor)
         transfer.launch(
             transfer.exchange(tensor),
             # Ranks that play clients or ask a server are not in the same step.

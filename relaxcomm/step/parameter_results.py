@@ -101,21 +101,24 @@ def ask_finite(bound: Bound, made: Sequence[Transfer]) -> Answer | None:
     return answer
 
 
-def apply(bound: Bound, sent: Sequence[Sent]) -> None:
+def apply(bound: Bound, sent: Sequence[Sent]) -> bool:
     """Write results to the model and keep state, all or nothing.
+
+    Returns: whether this rank, which has asked only itself, was met by others.
 
     Raises: NonFiniteError if a result is not finite here, or, where ranks get different ones, on any rank.
     """
     made = [transfer for one in sent for transfer in one.transfers]
     if not made:
-        return
+        return False
     bound.replica.reshard()
     land_all(transfer.flight for transfer in made)
     good = _decide_on_gpu(bound, sent, made) if _on_gpu(made[0]) else _check_on_host(bound, sent, made)
-    for transfer in made:
+    met = [transfer for transfer in made if _has_met(bound, transfer)]
+    for transfer in met:
         if transfer.sent is not None:
             bound.world.statistics.latest["staleness_steps"] = bound.clock.step - transfer.sent
-    bound.norms.distance([(t.side, t.result) for t in made if t.side is not None])
+    bound.norms.compare([(t.side, t.result if t in met else None) for t in made if t.side is not None])
     finalized, sums = _measure(bound, made)
     resting = agree_on_rest(bound, [(transfer.task, transfer.result) for transfer in made])
     for index, transfer in enumerate(made):
@@ -133,6 +136,12 @@ def apply(bound: Bound, sent: Sequence[Sent]) -> None:
         transfer.commit(good)
     bound.controllers.ask(bound.context)
     bound.agreements.send(bound.common_step)
+    return not all(transfer.flight.sends for transfer in met)
+
+
+def _has_met(bound: Bound, transfer: Transfer) -> bool:
+    """Whether others have a part in a result; where this rank has asked only itself, its service knows."""
+    return transfer.flight.sends or bound.state.services[transfer.task.key].has_met()
 
 
 def _on_gpu(transfer: Transfer) -> bool:

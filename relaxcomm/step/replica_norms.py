@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -18,6 +19,22 @@ from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
 
 _SHARE = 1 / 1000
+
+
+@dataclass
+class Comparison:
+    """How far this rank is from the others at one exchange, whose results may come in several steps."""
+
+    num_left: int = 0  # sides whose results have not come
+    distances: list[Tensor] = field(default_factory=list)  # of those that have
+
+
+@dataclass(frozen=True)
+class Side:
+    """This rank's side of the exchange of one bucket."""
+
+    tensor: Tensor
+    compared: Comparison
 
 
 class ReplicaNorms:
@@ -38,8 +55,8 @@ class ReplicaNorms:
         self._residual = _Budget()
         self._distance = _Budget()
 
-    def wants_distance(self, rule: Rule, triggers: Iterable[VotingTrigger]) -> bool:
-        """Whether to take the distance at the exchange of a rule that begins.
+    def comparison(self, rule: Rule, triggers: Iterable[VotingTrigger]) -> Comparison | None:
+        """What takes the distance at the exchange of a rule that begins, or None.
 
         Args:
             rule: that exchanges.
@@ -48,22 +65,34 @@ class ReplicaNorms:
         if (
             not rule.payload.facts.moves_model or rule.payload.facts.extra_entries
         ):  # it does not carry the model
-            return False
-        return any(REPLICA_DISTANCE in trigger.facts.looks_at for trigger in triggers) or (
+            return None
+        is_wanted = any(REPLICA_DISTANCE in trigger.facts.looks_at for trigger in triggers) or (
             self.enabled and self._distance.allows()
         )
+        return Comparison() if is_wanted else None
 
-    def side(self, rule: Rule, bucket: Bucket, sent: Tensor) -> Tensor:
+    def side(self, compared: Comparison, rule: Rule, bucket: Bucket, sent: Tensor) -> Side:
         """This rank's side of an exchange, to be compared with its result."""
         with self._distance.spending():
-            return bucket.gather(bucket.empty()) if rule.exchange.facts.returns == "base" else sent.clone()
+            compared.num_left += 1
+            is_base = rule.exchange.facts.returns == "base"
+            return Side(bucket.gather(bucket.empty()) if is_base else sent.clone(), compared)
 
-    def distance(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Keep how far this rank's tensors were from the combined ones."""
-        if not pairs:
-            return
+    def compare(self, results: Iterable[tuple[Side, Tensor | None]]) -> None:
+        """Take in results, None where nobody has met this rank; keep the distance when all have come."""
+        for side, combined in results:
+            compared = side.compared
+            compared.num_left -= 1
+            if combined is not None:
+                with self._distance.spending():
+                    compared.distances.append(_norm([side.tensor - combined]))
+            if compared.distances and not compared.num_left:
+                self.distance(compared.distances)
+
+    def distance(self, differences: Iterable[Tensor]) -> None:
+        """Keep the norm of what lies between this rank's tensors and the combined ones."""
         with self._distance.spending():
-            self._latest[REPLICA_DISTANCE] = _norm(mine - combined for mine, combined in pairs)
+            self._latest[REPLICA_DISTANCE] = _norm(differences)
             self._latest["parameter_norm"] = _norm(item.tensor.detach() for item in self._parameters)
 
     def residual(self, states: Iterable[RuleState]) -> None:

@@ -172,7 +172,8 @@ def means(
     flats = of_replicas(bound, flats, purpose)
     _add_rests(bound, flats)
     found += _all_reduced(bound, flats, purpose, without)
-    bound.norms.distance(list(zip(mine, (mean for _, mean in found), strict=False)))
+    if mine:
+        bound.norms.distance(one - mean for one, (_, mean) in zip(mine, found, strict=True))
     return found
 
 

@@ -87,7 +87,7 @@ class Step:
         """Apply late results that are due, also where a GradScaler has skipped the step."""
         self.check_loaded()
         self.inputs.take_part(self.parameters.late.lands)
-        self.parameters.late.apply_due()
+        self._exchanged = self.parameters.late.apply_due() or self._exchanged
 
     def check_loaded(self) -> None:
         """Have what is on its way move no weights that were loaded since the last step.

@@ -17,6 +17,7 @@ from relaxcomm.step.device_flags import PutIn
 from relaxcomm.step.flight import Flight, Landed, Pipeline, Program, labelled
 from relaxcomm.step.frozen_since import AtRest, at_rest_alone, keep_at_rest
 from relaxcomm.step.plan import Task
+from relaxcomm.step.replica_norms import Side
 from relaxcomm.step.state import RuleState
 from relaxcomm.step.world import World
 from relaxcomm.tensors.unshared import UnsharedState
@@ -59,7 +60,7 @@ class Transfer:
         self.snapshot: Tensor | None = None
         self.is_overtaken = False
         """Whether other parameters were loaded since it was read, which the result is not to move."""
-        self.side: Tensor | None = None
+        self.side: Side | None = None
         """This rank's side, to be compared with the result, if the distance between replicas is taken."""
         self.used: Tensor | None = None
         """Which parameters some rank had a gradient for, where a late message does not say it."""

@@ -125,6 +125,8 @@ class Partner(Service):
     def __init__(self, rank: int, values: Tensor, decoder: Decoder) -> None:
         self._rank, self._values, self._decoder = rank, values, decoder
         self._taken = values.clone()  # what the rank itself was last told
+        self._was_met = False  # since then
+        self._has_met = False  # before it
 
     def answer(self, client: int, request: Tensor) -> list[tuple[int, Tensor]]:
         if client == self._rank:
@@ -132,14 +134,19 @@ class Partner(Service):
             reply = self._values + learned
             if is_finite(learned):
                 self._values = self._taken = reply
+                self._has_met, self._was_met = self._was_met, False
         else:
             reply = (self._decoder(request) - self._values) / 2
             if is_finite(reply):
                 self._values = self._values + reply
+                self._was_met = True
         return [(client, reply.view(torch.uint8))]
 
     def leave(self, client: int) -> list[tuple[int, Tensor]]:
         return []
+
+    def has_met(self) -> bool:
+        return self._has_met
 
     def rest(self) -> Tensor:
         return self._values - self._taken
@@ -149,3 +156,4 @@ class Partner(Service):
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         self._values, self._taken = saved["values"].clone(), saved["taken"].clone()
+        self._was_met = not torch.equal(self._values, self._taken)
