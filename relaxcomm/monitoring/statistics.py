@@ -61,8 +61,8 @@ class Statistics(Mapping[str, float]):
 
     Keys:
         steps: windows that were closed, also those that a GradScaler skipped.
-        synchronisations: steps, and rounds of clients, in which something was exchanged. A rank that asks only
-            itself, as others come to it, counts the steps in which it takes over what they have brought.
+        synchronisations: steps, and rounds of clients, in which something was exchanged. A rank that
+            asks only itself, as others come to it, counts those in which it takes over what they brought.
         samples: of this rank's batches that `engine.loader` has given out to be trained on.
         lssr: local steps / all steps; 0 where a rank plays clients in fewer steps than there are rounds.
         bytes_sent, bytes_received: what was handed to and taken from the network for training.
