@@ -108,6 +108,7 @@ class Session:
         before = self.step
         before.meet()
         following = switching.choose(before.bound, self.settings, algorithm, residuals)
+        switching.check_moments(before.bound, following, from_start=from_start)
         self.loop.leave()
         try:
             switching.come_to_rest(before)

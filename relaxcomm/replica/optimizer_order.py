@@ -61,9 +61,9 @@ def as_listed(replica: Replica, ours: Listed, theirs: Listed, state: Mapping[str
     sizes = {name: parameter.numel() for parameter, name in replica.names.items()}
     if (other := _by_place(state, theirs, sizes)) is not None:
         raise ConfigError(
-            f"the state of an optimizer has {other}, not torch's state and param_groups by "
-            "the indices of parameters, which are listed in another order than here; list them alike on all "
-            "ranks"
+            f"the state of an optimizer has {other}, not all of it in torch's state and param_groups by the "
+            "indices of parameters, which are listed in another order than here; list them alike on all "
+            "ranks, and as they were saved"
         )
     free = chain.from_iterable(group["params"] for group in state["param_groups"])
     found = _places(map(_key, theirs))
@@ -81,7 +81,7 @@ def as_listed(replica: Replica, ours: Listed, theirs: Listed, state: Mapping[str
 def _by_place(state: Mapping[str, Any], names: Listed, sizes: Mapping[str, int]) -> str | None:
     """What a state keeps by the places of parameters, not by their indices, as far as that can be told."""
     own = [value for key, value in state.items() if key not in ("state", "param_groups")]
-    if not has_torchs_form(state, names) or not all(isinstance(v, int | float | str | None) for v in own):
+    if not has_torchs_form(state, names) or not all(map(_is_of_no_parameter, own)):
         return str(sorted(map(str, state)))
     held, groups = state["state"], state["param_groups"]
     beside = [values for index, values in held.items() if not isinstance(index, int)]  # of no parameter
@@ -89,13 +89,21 @@ def _by_place(state: Mapping[str, Any], names: Listed, sizes: Mapping[str, int])
         for key, value in values.items():
             if isinstance(value, list | tuple) and any(isinstance(v, Tensor) and v.dim() for v in value):
                 return f"{key!r}, a list of tensors of no parameter"
-    indices = chain.from_iterable(group["params"] for group in groups)
-    for index, name in zip(indices, chain.from_iterable(names), strict=True):
-        for key, value in held.get(index, {}).items():  # flat, as LBFGS keeps that of all at the first one
-            size = sizes.get(name)
-            if size and isinstance(value, Tensor) and value.dim() == 1 and value.numel() > size:
-                return f"{key!r} of {value.numel()} entries for the {size} of {name}"
+    for group, members in zip(groups, names, strict=True):
+        whole = sum(sizes.get(name, 0) for name in members)
+        for index, name in zip(group["params"], members, strict=True):
+            own_size = sizes.get(name, whole)
+            for key, value in held.get(index, {}).items():  # flat, as LBFGS keeps those of all at the first
+                if isinstance(value, Tensor) and value.dim() == 1 and own_size < len(value) == whole:
+                    return f"{key!r} of {whole} entries for the {own_size} of {name}"
     return None
+
+
+def _is_of_no_parameter(value: object) -> bool:
+    """Whether it is a number or text, or such by names."""
+    if isinstance(value, Mapping):
+        return all(map(_is_of_no_parameter, value.values()))
+    return isinstance(value, int | float | str | None) or (isinstance(value, Tensor) and not value.dim())
 
 
 def groups_alike(ours: Listed, theirs: Listed) -> bool:

@@ -76,7 +76,7 @@ def equalise(bound: Bound, *, moments: Collection[str] = (), without: Collection
 
     Raises: NonFiniteError on all ranks, and nothing is replaced but where a sum of moments overflows.
     """
-    copied = _copied(bound, moments) if moments else None
+    copied = check_moments(bound, moments) if moments else None
     if served.hold_model(bound) or not _are_equal(bound, mean_buckets(bound)):
         replace(bound, finite_means(bound, without=without))
     if copied is not None:
@@ -91,8 +91,11 @@ def admit(bound: Bound, joined: Collection[int]) -> None:
             replace(bound, found)
 
 
-def _copied(bound: Bound, names: Collection[str]) -> tuple[set[str], int]:
-    """Of which parameters what optimizers hold is copied, and from whom; all else has a finite mean."""
+def check_moments(bound: Bound, names: Collection[str]) -> tuple[set[str], int]:
+    """Of which parameters what optimizers hold is copied, and from whom; all else has a finite mean.
+
+    Raises: NonFiniteError on all ranks; nothing has changed.
+    """
     replica, world = bound.replica, bound.world
     copied, root = optimizer_states.without_means(replica, world, names)
     buckets = replica.pack(optimizer_states.own_moments(replica, set(names) - copied))

@@ -139,10 +139,15 @@ class Flat(torch.optim.SGD):
 
 
 class Counting(torch.optim.Adam):
-    """Keeps a number beside the states of parameters, as torch's PostLocalSGDOptimizer does."""
+    """Keeps numbers beside the states, as PostLocalSGDOptimizer does, and a table in each of them."""
 
     def state_dict(self):
-        return {**super().state_dict(), "count": 3}
+        return {**super().state_dict(), "count": 3, "steps": torch.tensor(2), "versions": {"own": 1}}
+
+    def step(self):
+        super().step()
+        for number, one in enumerate(self.state.values()):
+            one["table"] = torch.full((100,), float(number))
 
 
 def reversed_after_save(kind, **settings):
@@ -168,7 +173,7 @@ def reversed_after_save(kind, **settings):
     ],
 )
 def test_what_is_kept_by_places_is_refused_in_another_order(kind, settings, has):
-    with pytest.raises(ConfigError, match=f"the state of an optimizer has {has}, not torch's"):
+    with pytest.raises(ConfigError, match=f"the state of an optimizer has {has}, not all of it in torch's"):
         reversed_after_save(kind, **settings)
 
 

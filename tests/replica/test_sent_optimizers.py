@@ -112,7 +112,7 @@ def test_a_state_of_another_form_is_refused_for_parameters_in_another_order():
         return Inside(list(model.parameters())[:: -1 if rank == 2 else 1])
 
     with pytest.raises(
-        ConfigError, match=r"has \['inner'\], not torch's .* another order than here; list them"
+        ConfigError, match=r"has \['inner'\], not all of it in torch's .* another order than here; list them"
     ):
         in_process(lambda world: sent_by_1(world, make), 3)
 

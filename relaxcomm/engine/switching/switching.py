@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Literal, TypeAlias, get_args
 
@@ -113,8 +113,7 @@ def follow(old: Bound, algorithm: Algorithm, residuals: Residuals, *, from_start
     """
     goes_on = from_start and _could_have_run(old, algorithm)
     if old.algorithm.lets_replicas_differ and not goes_on:
-        names = [item.name for item in old.replica.parameters]
-        replicas.equalise(old, moments=algorithm.kept_equal(names, 0))
+        replicas.equalise(old, moments=_kept_equal(old, algorithm))
     new = Bound(algorithm, old.replica, old.world, old.norms)
     if old.plan.buckets is not None and new.plan.buckets is None:
         new.lay_out(old.order)
@@ -132,6 +131,17 @@ def follow(old: Bound, algorithm: Algorithm, residuals: Residuals, *, from_start
             stacklevel=3,
         )
     return new
+
+
+def check_moments(old: Bound, algorithm: Algorithm, *, from_start: bool) -> None:
+    """Raise NonFiniteError where `follow` would, while the old algorithm still runs: services begin once."""
+    names = _kept_equal(old, algorithm)
+    if names and old.algorithm.lets_replicas_differ and not (from_start and _could_have_run(old, algorithm)):
+        replicas.check_moments(old, names)
+
+
+def _kept_equal(old: Bound, algorithm: Algorithm) -> Collection[str]:
+    return algorithm.kept_equal([item.name for item in old.replica.parameters], 0)
 
 
 def _could_have_run(old: Bound, algorithm: Algorithm) -> bool:

@@ -380,6 +380,32 @@ def test_where_a_switch_fails_on_its_way_the_algorithm_goes_on():
         np.testing.assert_array_equal(parameters, found[0][1])
 
 
+def mean_kept(world):
+    """Parameters after a switch that a moment has stopped and one that went well, while nobody learns."""
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.5)
+    with world.attach(model, optimizer, {"algorithm": "ad_psgd", "bucket_bytes": 16}) as engine:
+        for parameter in model.parameters():
+            parameter.data.fill_(8.0 * 2**world.rank)
+        for step in range(6):
+            world.group.sleep(1.0 + world.rank)
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+            if step in (2, 3):
+                moment = optimizer.state[model.weight]["momentum_buffer"]
+                moment[0, 0] = float("nan") if world.rank == 1 else 0.0
+                with pytest.raises(NonFiniteError, match="momentum_buffer of weight on rank 1"):
+                    engine.switch("bsp")
+                moment.fill_(0.0)
+        engine.switch("bsp")
+        return values(model)
+
+
+def test_a_failed_switch_loses_nothing_that_servers_keep():
+    found = in_process(mean_kept, 4)
+    np.testing.assert_allclose(found, np.full((4, 6), 30.0), rtol=1e-6)
+
+
 def test_phases_must_follow_each_other():
     phase = {"after_steps": 5, "algorithm": "local_sgd"}
     with pytest.raises(ConfigError, match="a larger after_steps than the last"):
