@@ -15,7 +15,7 @@ from relaxcomm.network.byte_counters import RECOVERY
 from relaxcomm.network.generations import Generations
 from relaxcomm.network.operations import Agree, Label
 from relaxcomm.network.transport import Pending
-from relaxcomm.replica import sent_optimizers
+from relaxcomm.replica import sent_model, sent_optimizers
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.world import World, tensor_of
@@ -98,15 +98,18 @@ def take_over(world: World) -> Any:
 def exported_replica(replica: Replica) -> dict[str, Any]:
     """Model, optimizers and scaler."""
     return {
-        "model": replica.model.state_dict(),
+        "model": sent_model.state(replica.model, buffers=True),
         "optimizers": sent_optimizers.states(replica),
         "scaler": None if replica.scaler is None else replica.scaler.state_dict(),
     }
 
 
 def restore_replica(replica: Replica, saved: Mapping[str, Any]) -> None:
-    """Take over model, optimizers and scaler."""
-    replica.model.load_state_dict(saved["model"])
+    """Take over model, optimizers and scaler.
+
+    Raises: ConfigError where the model or the optimizers are others.
+    """
+    sent_model.load(replica.model, saved["model"], buffers=True)
     sent_optimizers.load(replica, saved["optimizers"])
     if replica.scaler is not None:
         replica.scaler.load_state_dict(saved["scaler"])

@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from relaxcomm.carry.slots import grown, is_of_part, policies
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.network.byte_counters import RECOVERY
 from relaxcomm.network.operations import AllReduce, Broadcast, Label, Neighbors
-from relaxcomm.replica import sent_optimizers
+from relaxcomm.replica import sent_model, sent_optimizers
 from relaxcomm.roles.carried import share_of
 from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
@@ -46,6 +46,8 @@ def send_shared(bound: Bound, root: int) -> None:
     Args:
         bound: among the ranks now.
         root: who has it.
+
+    Raises: ConfigError, on a rank whose model or optimizers are others than the root's.
     """
     replica, shared = bound.replica, list(shared_slots(bound))
     mine: dict[str, Any] = {
@@ -54,7 +56,8 @@ def send_shared(bound: Bound, root: int) -> None:
         "rounds": [count for _, count in sorted(bound.state.rounds.items())],
     }
     if not bound.algorithm.lets_replicas_differ:
-        mine["model"] = _kept_equal(replica.model)
+        # Without buffers, each rank's own: no rule that keeps replicas equal averages them.
+        mine["model"] = sent_model.state(replica.model, buffers=False)
         mine["optimizers"] = sent_optimizers.states(replica)
     sent = receive_shared(bound.world, root, mine)
     if bound.world.rank == root:
@@ -64,7 +67,7 @@ def send_shared(bound: Bound, root: int) -> None:
     bound.controllers.restore(sent["values"])
     bound.state.rounds.update(zip(sorted(bound.state.rounds), sent["rounds"], strict=True))
     if "model" in sent:
-        replica.model.load_state_dict(sent["model"], strict=False)
+        sent_model.load(replica.model, sent["model"], buffers=False)
         sent_optimizers.load(replica, sent["optimizers"])
 
 
@@ -172,12 +175,6 @@ def _take_along(old: Bound, new: Bound) -> None:
                 slots[name] = grown(kept, how, before=old.world.size, now=new.world.size)
         state.commit(True)
         new.state.rounds[task.key] = old.state.rounds[task.key]
-
-
-def _kept_equal(model: nn.Module) -> dict[str, Any]:
-    """The model without buffers, each rank's own: no rule that keeps replicas equal averages them."""
-    own = {name for name, _ in model.named_buffers()}
-    return {name: value for name, value in model.state_dict().items() if name not in own}
 
 
 def _shared(bound: Bound) -> Iterator[Tensor]:

@@ -1,0 +1,90 @@
+"""What one rank's model holds, sent to ranks of which some have compiled theirs."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from relaxcomm import ConfigError
+from relaxcomm.engine.membership import survival
+from relaxcomm.engine.membership.admission import exported_replica, restore_replica
+from relaxcomm.replica import sent_model
+from relaxcomm.replica.replica import Replica
+from tests.engine.harness import World, in_process
+
+
+def compiled(model: nn.Module) -> nn.Module:
+    return torch.compile(model, backend="eager")
+
+
+def inside(model: nn.Sequential) -> nn.Sequential:
+    """With a part that is compiled, as a stack of blocks is."""
+    return nn.Sequential(compiled(model[0]), *model[1:])
+
+
+def untouched(model: nn.Module) -> nn.Module:
+    return model
+
+
+def sent_by_1(world: World, how, on):
+    """The replicas after a step that rank 1 alone has finished, which it sends to the others."""
+    torch.manual_seed(0)
+    inner = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    model = how(inner) if world.rank == on else inner
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    draw = torch.Generator().manual_seed(world.rank)
+    with world.attach(model, optimizer, {"algorithm": "bsp", "bucket_bytes": 60}) as engine:
+        model(torch.randn(8, 3, generator=draw)).square().mean().backward()
+        optimizer.step()
+        if world.rank == 1:
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter += 1.0
+        statistics = inner[1].running_mean.tolist()
+        survival.send_shared(engine._session.bound, 1)
+        kept_its_own = inner[1].running_mean.tolist() == statistics
+        engine.close(average=False)
+    return [p.flatten().tolist() for p in inner.parameters()], kept_its_own
+
+
+@pytest.mark.parametrize("how", [compiled, inside])
+@pytest.mark.parametrize("on", [1, 2])
+def test_a_model_that_one_rank_has_compiled_is_the_same_on_all(how, on):
+    (first, *others), keep_their_own = zip(*in_process(sent_by_1, 3, how, on), strict=True)
+    assert others == [first, first]
+    assert all(keep_their_own)
+
+
+@pytest.mark.parametrize("of_sender", [untouched, compiled])
+@pytest.mark.parametrize("of_newcomer", [untouched, compiled, inside])
+def test_a_newcomer_takes_over_all_of_it(of_sender, of_newcomer):
+    ours, theirs = (nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)) for _ in range(2))
+    ours(torch.randn(4, 2))
+    sender, newcomer = (
+        Replica(model, [torch.optim.SGD(model.parameters(), lr=0.1)], None, 256)
+        for model in (of_sender(ours), of_newcomer(theirs))
+    )
+    restore_replica(newcomer, survival.decoded(survival.encoded(exported_replica(sender))))
+    now = theirs.state_dict()
+    assert all(torch.equal(now[name], value) for name, value in ours.state_dict().items())
+
+
+@pytest.mark.parametrize("where", ["on this rank, and not", "not on this rank, but"])
+def test_a_name_that_one_rank_alone_has_is_refused(where):
+    more, less = (nn.Linear(2, 2) for _ in range(2))
+    more.register_buffer("cache", torch.ones(3))
+    here, sender = (more, less) if where.startswith("on") else (less, more)
+    before = here.weight.tolist()
+    with pytest.raises(ConfigError, match=rf"state_dict has cache {where} on the rank .* persistent=False"):
+        sent_model.load(compiled(here), sent_model.state(sender, buffers=True), buffers=True)
+    assert here.weight.tolist() == before
+    sent_model.load(here, sent_model.state(sender, buffers=False), buffers=False)
+    assert torch.equal(here.weight, sender.weight)
+
+
+def test_a_buffer_under_two_names_stays_each_ranks_own():
+    ours, theirs = (nn.Sequential(norm, norm) for norm in (nn.BatchNorm1d(2), nn.BatchNorm1d(2)))
+    ours(torch.randn(4, 2) + 1)
+    sent_model.load(theirs, sent_model.state(ours, buffers=False), buffers=False)
+    assert not theirs[0].running_mean.any()
