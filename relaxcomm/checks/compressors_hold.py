@@ -187,7 +187,8 @@ def _is_survived(compressor: Compressor, tensor: Tensor, layout: Layout, what: s
     made, allowed = {result.dtype, decoded.dtype}, {tensor.dtype, wide(tensor.dtype)}
     expect(made <= allowed, f"{what}: the result is {result.dtype}, what was sent {decoded.dtype}")
     finite = bool(result.isfinite().all() and decoded.isfinite().all())
-    if finite and (result.any() or not tensor.any()):
+    is_short = tensor.itemsize < 4 and layout is not THIN  # few entries may all be left out by chance
+    if finite and not (is_short and tensor.any() and not result.any()):
         return
     longer = _coded(compressor, tensor.float(), layout, f"{what}, made float32")[1]
     too_large = bool(longer.isfinite().all() and not longer.to(tensor.dtype).isfinite().all())
