@@ -8,7 +8,7 @@ from relaxcomm.composition.rule_parts import RuleParts
 from relaxcomm.errors import CompositionWarning
 
 _LARGE = 1 << 20  # entries for which a compressor's loss is asked
-_SELDOM = 0.5  # the most of ||x||^2 that is lost where an entry waits two exchanges at most
+_SELDOM = 0.5  # below this share of the entries in a message one waits for longer than two exchanges
 _ROUNDING = 0.01  # the most of ||x||^2 that counts as rounding, which needs no error feedback
 
 
@@ -42,8 +42,8 @@ def warn_of_repeats(rule: RuleParts) -> None:
     payload, compressor = rule.payload.facts, rule.compressor
     if not (payload.is_move and payload.keeps_local) or compressor.facts.follows_results:
         return
-    lost = compressor.without_memory.contraction(_LARGE)
-    if compressor.facts.memory != "none" and (lost is None or lost > _SELDOM):
+    sent = compressor.without_memory.values(_LARGE, 4)
+    if compressor.facts.memory != "none" and sent is not None and sent[0] < _SELDOM * _LARGE:
         warnings.warn(
             f"{rule.payload!r} tells how far apart a worker and the others still are, and {compressor!r} "
             "adds that up in each exchange until it is sent, so one distance counts several times and "
