@@ -114,11 +114,12 @@ def apply(bound: Bound, sent: Sequence[Sent]) -> bool:
     bound.replica.reshard()
     land_all(transfer.flight for transfer in made)
     good = _decide_on_gpu(bound, sent, made) if _on_gpu(made[0]) else _check_on_host(bound, sent, made)
-    met = [transfer for transfer in made if _has_met(bound, transfer)]
-    for transfer in met:
-        if transfer.sent is not None:
+    have_met = [_has_met(bound, transfer) for transfer in made]
+    for transfer, has_met in zip(made, have_met, strict=True):
+        if has_met and transfer.sent is not None:
             bound.world.statistics.latest["staleness_steps"] = bound.clock.step - transfer.sent
-    bound.norms.compare([(t.side, t.result if t in met else None) for t in made if t.side is not None])
+    sides = ((t.side, t.result if has_met else None) for t, has_met in zip(made, have_met, strict=True))
+    bound.norms.compare((side, result) for side, result in sides if side is not None)
     finalized, sums = _measure(bound, made)
     resting = agree_on_rest(bound, [(transfer.task, transfer.result) for transfer in made])
     for index, transfer in enumerate(made):
@@ -136,7 +137,7 @@ def apply(bound: Bound, sent: Sequence[Sent]) -> bool:
         transfer.commit(good)
     bound.controllers.ask(bound.context)
     bound.agreements.send(bound.common_step)
-    return not all(transfer.flight.sends for transfer in met)
+    return any(has_met and not t.flight.sends for t, has_met in zip(made, have_met, strict=True))
 
 
 def _has_met(bound: Bound, transfer: Transfer) -> bool:
