@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
+from torch.utils.weak import WeakIdKeyDictionary
 
 from relaxcomm.testing.stream_clocks import Clock, join
 
@@ -40,77 +44,101 @@ class AutogradStreams(threading.local):
 
     def __init__(self, cuda: Streams) -> None:
         self._cuda = cuda
-        self._forward: dict[int, Stream] = {}  # by node
-        self._came: defaultdict[int, Clock] = defaultdict(dict)  # what a node's inputs come after
-        self._ended: Clock = {}
-        self._outside: list[Stream] = []  # of nodes that run, one within the other
+        # Numbers of nodes from which on the forward was on a stream; those of old ones are forgotten.
+        self._forward: deque[tuple[int, Stream]] = deque(maxlen=4096)
+        self._leaves = WeakIdKeyDictionary()  # type: ignore[no-untyped-call]  # torch's
+        self._depth = 0  # of nodes that run, one within the other
 
     def note_forward(self, tensors: Sequence[Tensor]) -> None:
         """An operator of a forward runs on the current stream, and so will what autograd has made for it."""
-        if not self._outside and torch.is_grad_enabled():
-            stream = self._cuda.current()
-            self._forward.setdefault(torch._C._autograd._get_sequence_nr() - 1, stream)
+        stream, number = self._cuda.current(), torch._C._autograd._get_sequence_nr() - 1
+        begun, last = self._forward[-1] if self._forward else (-1, None)
+        if number > begun and stream is not last:
+            self._forward.append((number, stream))
+        if not self._depth and torch.is_grad_enabled():
             for tensor in tensors:
                 if tensor.requires_grad and tensor.is_leaf:
-                    self._forward[id(tensor)] = stream
-
-    def catch_up(self, stream: Stream) -> None:
-        """Outside of nodes a stream comes after the last ones of a backward."""
-        if self._ended and not self._outside:
-            join(stream.clock, self._ended)
-            self._ended = {}
+                    self._leaves[tensor] = stream
 
     @contextmanager
     def patched(self) -> Iterator[None]:
         """Follow each backward."""
         run = torch.autograd._engine_run_backward  # type: ignore[attr-defined]  # torch's own
 
-        def followed(outputs: Sequence[Tensor], *args: Any, **words: Any) -> Any:
-            begun = dict(self._cuda.current().clock)
+        def followed(outputs: Sequence[Any], *args: Any, **words: Any) -> Any:
+            caller, depth = self._cuda.current(), self._depth
+            backward = _Backward(caller, dict(caller.clock))
             with ExitStack() as stack:
                 for node in _nodes(outputs):
-                    before, after = node.register_prehook(self._begins(node, begun)), self._ends(node)
+                    before, after = node.register_prehook(self._begins(node, backward)), self._ends(node, backward)
                     stack.callback(before.remove)
                     stack.callback(node.register_hook(after).remove)
-                return run(outputs, *args, **words)
+                try:
+                    results = run(outputs, *args, **words)
+                finally:  # a node that raises does not end
+                    self._depth = depth
+                    self._cuda.choose(caller)
+            for clock in (backward.ended, *backward.came.values()):
+                join(caller.clock, clock)
+            return results
 
         with patch.object(torch.autograd, "_engine_run_backward", followed):
             yield
 
-    def _begins(self, node: Any, begun: Clock) -> Callable[..., None]:
+    def _begins(self, node: Any, backward: _Backward) -> Callable[..., None]:
         def begins(*_: Any) -> None:
-            outside = self._cuda.current()
-            stream = self._forward.pop(_key(node), outside)
-            join(stream.clock, self._came.pop(_key(node), begun))
-            self._outside.append(outside)
+            stream = self._stream_of(node, backward.caller)
+            join(stream.clock, backward.came.pop(node, backward.begun))
+            self._depth += 1
             self._cuda.choose(stream)
 
         return begins
 
-    def _ends(self, node: Any) -> Callable[..., None]:
+    def _ends(self, node: Any, backward: _Backward) -> Callable[..., None]:
         def ends(*_: Any) -> None:
-            clock = self._cuda.current().clock
-            self._cuda.choose(self._outside.pop())
+            # Then autograd adds to what others gave the same node, on the last one's stream, after the others.
+            stream = self._cuda.current()
+            adds = copy(stream)
+            adds.clock = dict(stream.clock)
             for following, _ in node.next_functions:
-                if following is not None:
-                    join(self._came[_key(following)], clock)
+                if following in backward.came:
+                    join(adds.clock, backward.came[following])
+                    backward.came[following] = adds.clock
+                elif following is not None:
+                    backward.came[following] = dict(stream.clock)
             if not node.next_functions:
-                join(self._ended, clock)
+                join(backward.ended, stream.clock)
+            self._depth -= 1
+            self._cuda.choose(adds)
 
         return ends
 
+    def _stream_of(self, node: Any, default: Any) -> Any:
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, Tensor):
+            return self._leaves.get(variable, default)  # type: ignore[no-untyped-call]  # torch's
+        number = node._sequence_nr()
+        return next((stream for begun, stream in reversed(self._forward) if begun <= number), default)
 
-def _nodes(outputs: Sequence[Tensor]) -> list[Any]:
-    """All of the graph behind some tensors."""
-    found: dict[int, Any] = {}
-    left = [output.grad_fn for output in outputs]
+
+@dataclass
+class _Backward:
+    """What is known in one backward."""
+
+    caller: Any
+    begun: Clock
+    came: dict[Any, Clock] = field(default_factory=dict)
+    """What a node's inputs come after."""
+    ended: Clock = field(default_factory=dict)
+
+
+def _nodes(outputs: Sequence[Any]) -> list[Any]:
+    """All of the graph behind some tensors or edges."""
+    found: dict[Any, None] = {}
+    left = [output.node if isinstance(output, GradientEdge) else output.grad_fn for output in outputs]
     while left:
         node = left.pop()
-        if node is not None and _key(node) not in found:
-            found[_key(node)] = node
+        if node is not None and node not in found:
+            found[node] = None
             left += [following for following, _ in node.next_functions]
-    return list(found.values())
-
-
-def _key(node: Any) -> int:
-    return id(node.variable) if hasattr(node, "variable") else node._sequence_nr()
+    return list(found)
