@@ -46,7 +46,7 @@ class AutogradStreams(threading.local):
         self._cuda = cuda
         # Numbers of nodes from which on the forward was on a stream; those of old ones are forgotten.
         self._forward: deque[tuple[int, Stream]] = deque(maxlen=4096)
-        self._leaves = WeakIdKeyDictionary()  # type: ignore[no-untyped-call]  # torch's
+        self._leaves = WeakIdKeyDictionary()
         self._depth = 0  # of nodes that run, one within the other
 
     def note_forward(self, tensors: Sequence[Tensor]) -> None:
@@ -70,23 +70,26 @@ class AutogradStreams(threading.local):
             backward = _Backward(caller, dict(caller.clock))
             with ExitStack() as stack:
                 for node in _nodes(outputs):
-                    before, after = node.register_prehook(self._begins(node, backward)), self._ends(node, backward)
+                    before, after = (
+                        node.register_prehook(self._begins(node, backward)),
+                        self._ends(node, backward),
+                    )
                     stack.callback(before.remove)
                     stack.callback(node.register_hook(after).remove)
                 try:
-                    results = run(outputs, *args, **words)
+                    return run(outputs, *args, **words)
                 finally:  # a node that raises does not end
                     self._depth = depth
                     self._cuda.choose(caller)
-            for clock in (backward.ended, *backward.came.values()):
-                join(caller.clock, clock)
-            return results
 
         with patch.object(torch.autograd, "_engine_run_backward", followed):
             yield
 
     def _begins(self, node: Any, backward: _Backward) -> Callable[..., None]:
         def begins(*_: Any) -> None:
+            if not backward.is_followed:  # what is queued first comes before what hooks queue
+                torch.autograd.Variable._execution_engine.queue_callback(lambda: self._over(backward))
+                backward.is_followed = True
             stream = self._stream_of(node, backward.caller)
             join(stream.clock, backward.came.pop(node, backward.begun))
             self._depth += 1
@@ -96,7 +99,7 @@ class AutogradStreams(threading.local):
 
     def _ends(self, node: Any, backward: _Backward) -> Callable[..., None]:
         def ends(*_: Any) -> None:
-            # Then autograd adds to what others gave the same node, on the last one's stream, after the others.
+            # Then autograd adds to what others gave the same node: on the last one's stream, after them.
             stream = self._cuda.current()
             adds = copy(stream)
             adds.clock = dict(stream.clock)
@@ -112,6 +115,12 @@ class AutogradStreams(threading.local):
             self._cuda.choose(adds)
 
         return ends
+
+    def _over(self, backward: _Backward) -> None:
+        """As autograd does, before what others have queued for the end."""
+        self._cuda.choose(backward.caller)
+        for clock in (backward.ended, *backward.came.values()):
+            join(backward.caller.clock, clock)
 
     def _stream_of(self, node: Any, default: Any) -> Any:
         variable = getattr(node, "variable", None)
@@ -130,6 +139,7 @@ class _Backward:
     came: dict[Any, Clock] = field(default_factory=dict)
     """What a node's inputs come after."""
     ended: Clock = field(default_factory=dict)
+    is_followed: bool = False
 
 
 def _nodes(outputs: Sequence[Any]) -> list[Any]:

@@ -19,7 +19,9 @@ _READ_ON_THE_HOST = frozenset(
 )
 """Operators whose result, or its size, the host must know."""
 _ALLOCATIONS = frozenset(("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"))
-_INDEXING = frozenset(("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"))
+_PUTS = frozenset(("index_put", "index_put_", "_index_put_impl_"))
+_INDEXING = _PUTS | {"index", "_unsafe_index"}
+_MASKS = (torch.bool, torch.uint8)
 
 
 @dataclass
@@ -76,10 +78,22 @@ def makes_host_wait(
     """Whether the host must know what an operator finds on the GPU before it can go on."""
     name = operator_of(func)
     if name in _INDEXING:  # by a mask: how many entries come out is not known before
-        return any(tensor.dtype in (torch.bool, torch.uint8) for tensor in list(tensors)[1:])
+        return any(tensor.dtype in _MASKS for tensor in list(tensors)[1:])
     if str(func) == "aten.repeat_interleave.Tensor":
         return words.get("output_size") is None
     return name in _READ_ON_THE_HOST
+
+
+def waits_before_it_writes(name: str) -> bool:
+    """Whether the host waits for what the operator's last kernel needs, and not for that kernel."""
+    return name in _INDEXING or name in ("nonzero", "masked_select", "repeat_interleave")
+
+
+def fills_by_mask(name: str, tensors: Sequence[Tensor], are_on_gpu: Sequence[bool]) -> bool:
+    """Whether torch fills with a number of the host where a mask is True, which nobody needs to count."""
+    if name not in _PUTS or len(tensors) != 3:
+        return False
+    return tensors[1].dtype in _MASKS and tensors[2].numel() == 1 and list(are_on_gpu) == [True, True, False]
 
 
 def reads_and_writes(

@@ -65,6 +65,7 @@ class PretendStream:
         self._cuda = cuda
         self.number = cuda.clocks.add_stream()
         self.clock: Clock = {}
+        self._asked = PretendEvent(cuda)
 
     def wait_stream(self, other: PretendStream) -> None:
         """What it is given from now on comes after what the other was given until now."""
@@ -82,7 +83,9 @@ class PretendStream:
 
     def query(self) -> bool:
         """Whether all is done."""
-        return self.record_event().query()
+        if self._asked.clock != self.clock:
+            self._asked.record(self)
+        return self._asked.query()
 
     def synchronize(self) -> None:
         """The host waits."""
@@ -95,31 +98,31 @@ class PretendEvent:
 
     def __init__(self, cuda: PretendCuda) -> None:
         self._cuda, self._recorded = cuda, 0.0
-        self._clock: Clock = {}
+        self.clock: Clock = {}
         self._was_asked = False
 
     def record(self, stream: PretendStream | None = None) -> None:
         """It stands behind what the stream was given until now."""
         self._recorded, self._was_asked = time.perf_counter(), False
-        self._clock = dict((stream or self._cuda.current()).clock)
+        self.clock = dict((stream or self._cuda.current()).clock)
 
     def wait(self, stream: PretendStream | None = None) -> None:
         """What the stream is given from now on comes after it."""
-        join((stream or self._cuda.current()).clock, self._clock)
+        join((stream or self._cuda.current()).clock, self.clock)
 
     def query(self) -> bool:
         """Whether it has happened; then the host knows."""
         clocks = self._cuda.clocks
         host, asked, self._was_asked = clocks.host(), self._was_asked, True
-        if not (clocks.is_eager or asked or all(host.get(n, 0) >= t for n, t in self._clock.items())):
+        if not (clocks.is_eager or asked or all(host.get(n, 0) >= t for n, t in self.clock.items())):
             return False
-        join(host, self._clock)
+        join(host, self.clock)
         return True
 
     def synchronize(self) -> None:
         """The host waits."""
         self._cuda.wait("Event.synchronize")
-        join(self._cuda.clocks.host(), self._clock)
+        join(self._cuda.clocks.host(), self.clock)
 
     def elapsed_time(self, later: PretendEvent) -> float:
         """Milliseconds between both; the host's, since kernels run at once."""

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
-from relaxcomm.testing.gpu_work import GpuWork, makes_host_wait, makes_view, operator_of, reads_and_writes
+from relaxcomm.testing.gpu_work import (
+    GpuWork,
+    fills_by_mask,
+    makes_host_wait,
+    makes_view,
+    operator_of,
+    reads_and_writes,
+    waits_before_it_writes,
+)
 from relaxcomm.testing.interpreted_kernels import counted_kernels, interprets_kernels
+from relaxcomm.testing.looked_at_threads import looked_at_threads
 from relaxcomm.testing.places import place
 from relaxcomm.testing.pretend_cuda import PretendCuda, PretendStream, patched_cuda
 from relaxcomm.testing.pretend_tensors import patched_tensors
@@ -39,7 +47,7 @@ class PretendGpu:
             at, too, and the first `query` of an event that nobody has waited for says False.
 
     Attributes:
-        work: the host's waits, kernels and bytes since the last `clear`.
+        work: the host's waits, kernels and bytes since the last `clear`; those of `launched` are not in it.
         races: those found so far, each kind once.
 
     Example:
@@ -77,7 +85,7 @@ class PretendGpu:
             launched = None if self._order is None else self.launched
             self._stack.enter_context(counted_kernels(self.work.count_kernel, launched))
         if self._order is not None:
-            self._stack.enter_context(self._in_threads())
+            self._stack.enter_context(looked_at_threads(self._cuda.clocks, self.in_thread))
             self._stack.enter_context(self._cuda.autograd.patched())
         self._stack.enter_context(self.in_thread())
         return self
@@ -88,26 +96,7 @@ class PretendGpu:
     @contextmanager
     def in_thread(self) -> Iterator[None]:
         """Count in this thread, too: PyTorch asks for operators in the thread that has said so."""
-        with _Operators(self):
-            yield
-
-    @contextmanager
-    def _in_threads(self) -> Iterator[None]:
-        """Look at threads that begin, too; they know what the thread knows that starts them."""
-        start, clocks = threading.Thread.start, self._cuda.clocks
-
-        def knowing(thread: threading.Thread) -> None:
-            known, run = dict(clocks.host()), thread.run
-
-            def looked_at() -> None:
-                join(clocks.host(), known)
-                with self.in_thread():
-                    run()
-
-            thread.run = looked_at  # type: ignore[method-assign]  # it is run once
-            start(thread)
-
-        with patch.object(threading.Thread, "start", knowing):
+        with nullcontext() if any(self is mode._gpu for mode in _modes()) else _Operators(self):
             yield
 
     def wait(self, what: str) -> None:
@@ -119,7 +108,7 @@ class PretendGpu:
         self.work.waits.append(f"{what} at {place()}")
 
     def launched(self, name: str, reads: Iterable[Tensor], writes: Iterable[Tensor]) -> None:
-        """Note that the current stream was given a kernel that is no operator of torch's."""
+        """Note, for races alone, a kernel on the current stream that is no operator of torch's."""
         if self._order is not None:
             self._order.launched(name, reads, writes)
 
@@ -173,6 +162,11 @@ class PretendGpu:
                     del where[address]
 
 
+def _modes() -> list[_Operators]:
+    """Those of this thread."""
+    return [mode for mode in _get_current_dispatch_mode_stack() if isinstance(mode, _Operators)]
+
+
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     """Counts operators, and lets what they make be where their arguments are."""
 
@@ -193,9 +187,12 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
                 gpu.host_accessed(name, *reads_and_writes(func, args, words, out))
             return out
         gpu.note_forward(tensors)
-        waits = [] if all(there) else self._crossings(name, args, tensors, there)
-        if makes_host_wait(func, tensors, words):
-            waits.append(name)
+        is_staged = name in _COPIES and there[0] and len(args) > 2 and bool(args[2])
+        is_staged = is_staged and not (there[-1] or gpu.has_pinned(tensors[-1]))
+        waits = self._waits(func, args, words, tensors, there)
+        if is_staged or waits_before_it_writes(name):
+            while waits:
+                gpu.wait(waits.pop(0))
         out = func(*args, **words)
         made = [one for one in tree_leaves(out) if isinstance(one, Tensor)]
         if there[0] or not name.endswith("_"):
@@ -204,15 +201,30 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
         if not makes_view(func):
             gpu.work.count(func, [*(t for t, on in zip(tensors, there, strict=True) if on), *made])
             if gpu.checks_streams:
-                self._launch(name, *reads_and_writes(func, args, words, out))
+                self._launch(name, is_staged, *reads_and_writes(func, args, words, out))
         for wait in waits:
             gpu.wait(wait)
         return out
 
-    def _launch(self, name: str, reads: list[Tensor], writes: list[Tensor]) -> None:
-        """Only copies read the host's memory on the GPU; others take a number from there."""
+    def _waits(
+        self,
+        func: Any,
+        args: Sequence[Any],
+        words: Mapping[str, Any],
+        tensors: Sequence[Tensor],
+        there: list[bool],
+    ) -> list[str]:
+        """What the host waits for."""
+        name = operator_of(func)
+        if fills_by_mask(name, tensors, there):
+            return []
+        waits = [] if all(there) else self._crossings(name, args, tensors, there)
+        return [*waits, name] if makes_host_wait(func, tensors, words) else waits
+
+    def _launch(self, name: str, is_staged: bool, reads: list[Tensor], writes: list[Tensor]) -> None:
+        """The GPU reads the host's memory in copies that are not staged; others take a number from there."""
         gpu = self._gpu
-        if name not in _COPIES:
+        if is_staged or name not in _COPIES:
             gpu.host_accessed(name, [one for one in reads if not gpu.holds(one)])
             reads = [one for one in reads if gpu.holds(one)]
         gpu.launched(name, reads, writes)
@@ -226,7 +238,8 @@ class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
             is_async = len(args) > 2 and bool(args[2]) and self._gpu.has_pinned(host[0])
             return [] if is_async else [f"{name} {'from' if there[0] else 'to'} the host"]
         if name.startswith("index"):
-            return ["indices from the host"]
+            is_value = len(host) == 1 and not (there[-1] or host[0].dim())
+            return ["a number from the host" if is_value and "put" in name else "indices from the host"]
         if any(tensor.dim() for tensor in host):
             places = [f"{tuple(one.shape)} on {one.device}" for one in tensors]
             raise RuntimeError(f"{name}: expected all tensors on the same device, got {', '.join(places)}")

@@ -74,7 +74,9 @@ def patched_tensors(gpu: Holder) -> Iterator[None]:
         "device": property(lambda tensor: GPU if gpu.holds(tensor) else device.__get__(tensor)),
         "is_cuda": property(lambda tensor: gpu.holds(tensor) or is_cuda.__get__(tensor)),
         "to": _moving(gpu, torch.Tensor.to),
-        "cuda": lambda tensor, *_, **words: tensor.to(GPU, **words),
+        "cuda": lambda tensor, device=None, non_blocking=False, **words: tensor.to(
+            GPU, non_blocking=non_blocking, **words
+        ),
         "cpu": lambda tensor, **words: tensor.to(_CPU, **words),
         "pin_memory": lambda tensor: gpu.pin(tensor.clone()),
         "is_pinned": lambda tensor: gpu.has_pinned(tensor),
@@ -145,13 +147,18 @@ def _moving(gpu: Holder, to: Callable[..., Tensor]) -> Callable[..., Tensor]:
             out = to(tensor, *tree_map(_on_cpu, args), **tree_map(_on_cpu, words))
             if out.data_ptr() == tensor.data_ptr():
                 out = out.clone()
-        is_async = words.get("non_blocking")
+        # All of torch's signatures have `non_blocking` as their first flag.
+        is_async = words.get("non_blocking", next((one for one in args if isinstance(one, bool)), False))
+        is_staged = is_async and to_gpu and not gpu.has_pinned(tensor)
         if to_gpu:
             gpu.take(out)
         elif is_async:
             gpu.pin(out)
-        gpu.launched("to", [tensor], [out])
-        if not is_async or (to_gpu and not gpu.has_pinned(tensor)):
+        if is_staged:  # the host has read it, and the GPU may still write
+            gpu.host_accessed("to", [tensor])
+            gpu.wait("a copy to the GPU")
+        gpu.launched("to", [] if is_staged else [tensor], [out])
+        if not is_async:
             gpu.wait("a copy to the GPU" if to_gpu else "a copy to the host")
         return out
 

@@ -16,24 +16,11 @@ from relaxcomm.network.streams import CudaStreams
 from relaxcomm.network.threaded_call import ThreadedCall
 from relaxcomm.step.device_flags import DeviceFlags
 from relaxcomm.tensors import host_copies
-from relaxcomm.testing import PretendGpu
 from tests.mutants import mutated
 from tests.network.nccl_streams import OnStream
+from tests.testing.side_streams import races_of, side_stream
 
 GPU = torch.device("cuda", 0)
-
-
-def races_of(action, *args):
-    with PretendGpu(check_streams=True) as gpu:
-        action(gpu, *args)
-        return gpu.races
-
-
-def side_stream():
-    """One that comes after all that was done until now."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    return side
 
 
 def another_stream_reads(gpu, waits):
