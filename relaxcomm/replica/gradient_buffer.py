@@ -121,10 +121,9 @@ class GradientBuffer:
             check_gradients(self.bucket)  # may say why torch refuses
             raise
         self._taken.clear()  # what another rule collects in this backward is the last one's result
-        self.flags.fill_(1)
         for index in self.unused:
             self.views[index].zero_()
-            self.flags[index].zero_()  # a number would be copied from the host
+        flag_used(self.flags, self.unused)
 
     def take_flags(self, result: Tensor) -> None:
         """Copy the flags that came behind a result, unless they lie here already."""
@@ -211,6 +210,14 @@ class GradientBuffer:
             flat.mul_(factor)  # one call for all of them, while they are in the cache
         elif left := [self.views[index] for index in span if index not in self._taken]:
             torch._foreach_mul_(left, factor)
+
+
+def flag_used(flags: Tensor, unused: Iterable[int]) -> Tensor:
+    """Set flags, `[tensors]`, to 1, and those of unused tensors to 0."""
+    flags.fill_(1)
+    for index in unused:
+        flags[index].zero_()  # a number would be copied from the host
+    return flags
 
 
 def _spans(sizes: Sequence[int]) -> Iterator[range]:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence, Set
 import torch
 from torch import Tensor
 
+from relaxcomm.replica.gradient_buffer import flag_used
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.device_flags import PutIn
 from relaxcomm.step.finite import GRADIENT, named, spoilt
@@ -108,10 +109,7 @@ class GradientTransfers:
 
     def used_here(self) -> Tensor:
         """Which parameters have a gradient here, 1 or 0 each; the buffer's own flags may be on their way."""
-        flags = self._all_trained.clone()
-        for index in self.buffer.unused:
-            flags[index].zero_()  # a number would be copied from the host
-        return flags
+        return flag_used(torch.empty_like(self._all_trained), self.buffer.unused)
 
     def settle_frozen(self, trained: Tensor) -> None:
         """Move nothing that no rank trains, and keep what is left to send of it.
