@@ -116,9 +116,9 @@ def _deadline(folder: Path, workers: int, seconds: float | None) -> Iterator[Non
     done = False
     timer = threading.Timer(seconds or 0.0, look)
     timer.daemon = True
-    if seconds is not None:
-        timer.start()
     try:
+        if seconds is not None:
+            timer.start()
         yield
     except SignalException:
         if begun == workers:
