@@ -98,7 +98,7 @@ class _parameters_at(parameters):
 
     @property
     def facts(self) -> PayloadFacts:  # type: ignore[override]  # of an argument
-        return replace(parameters.facts, event=self.awaited, hears=frozenset())
+        return replace(parameters.facts, event=self.awaited)
 
 
 def _triggered(trigger: Any) -> Algorithm:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from relaxcomm.checks.round_trip import context
 from relaxcomm.checks.triggers_hold import Values
-from relaxcomm.data.clients import CLIENT, ROUND_GIVEN_UP, ROUND_LEFT
+from relaxcomm.data.clients import ROUND_GIVEN_UP, ROUND_LEFT
 from relaxcomm.roles import Payload
 from relaxcomm.roles.payload import finalized, read
 from relaxcomm.step.kept_slots import Slots
@@ -81,7 +81,4 @@ class PayloadTrial:
 
 def heard(payload: Payload) -> list[str]:
     """The events of which it may take note, but for those of a round that has failed."""
-    hears = payload.facts.hears
-    if hears is None:
-        return sorted({CLIENT, payload.facts.event or CLIENT})
-    return sorted(hears - {ROUND_LEFT, ROUND_GIVEN_UP})
+    return sorted(payload.facts.hears - {ROUND_LEFT, ROUND_GIVEN_UP})

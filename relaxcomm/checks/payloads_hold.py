@@ -104,15 +104,15 @@ def scale_is_undone(payload: Payload) -> None:
 def event_is_declared(payload: Payload) -> None:
     """An event changes what it keeps if it waits for one, and nothing if it does not hear of it."""
     facts, noted = payload.facts, set()
-    for event in {CLIENT, *heard(payload)}:
+    for event in {CLIENT, facts.event or CLIENT, *heard(payload)}:
         trial = PayloadTrial(payload)
         trial.bucket.scatter(trial.parameters + 0.5)
         before = {name: slot.clone() for name, slot in trial.state.items()}
         trial.tell(event)
         if any(not torch.equal(slot, before[name]) for name, slot in trial.state.items()):
             noted.add(event)
-    unheard = set() if facts.hears is None else noted - facts.hears
-    expect(not unheard, f"declares to hear {sorted(facts.hears or ())}, but takes note of {_named(unheard)}")
+    unheard = noted - facts.hears
+    expect(not unheard, f"declares to hear {sorted(facts.hears)}, but takes note of {_named(unheard)}")
     if facts.event is None:
         expect(not noted, f"declares to wait for no event, but takes note of {_named(noted)}")
     elif events := _named(heard(payload)):

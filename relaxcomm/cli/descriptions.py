@@ -24,9 +24,6 @@ from relaxcomm.fields.frozen import Declared
 from relaxcomm.roles.context import Primitive
 from relaxcomm.topology import Topology, complete
 
-_NONE = {"hears": "all"}  # what None says among facts, where it does not say that there is none
-
-
 def algorithm_node(
     entry: Entry,
     values: Mapping[str, Any],
@@ -161,9 +158,7 @@ def _facts(primitive: Declared) -> tuple[Node, ...]:
         return ()
     meanings = docstrings.read(primitive.declares).arguments
     return tuple(
-        Node(
-            one.name, meanings[one.name], term=_value(getattr(primitive.facts, one.name), _NONE.get(one.name))
-        )
+        Node(one.name, meanings[one.name], term=_value(getattr(primitive.facts, one.name)))
         for one in fields(primitive.declares)
     )
 
@@ -174,14 +169,14 @@ def _primitive_in_short(name: str, primitive: Declared) -> Node:
     return Node(name, text, (Node("facts", facts),) if facts else (), term=repr(primitive))
 
 
-def _value(value: object, none: str | None = None) -> str:
+def _value(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={one}" for name, one in value.items()) or "none"
     if isinstance(value, frozenset | tuple):
         return ", ".join(sorted(map(str, value))) or "none"
-    return none or "none" if value is None else str(value)
+    return "none" if value is None else str(value)
 
 
 def _notes(text: Docstring) -> tuple[Node, ...]:

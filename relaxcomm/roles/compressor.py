@@ -75,7 +75,7 @@ class CompressorFacts:
     follows_clock: bool
     keeps_finite: bool
     slots: Slots
-    most_entries: float = math.inf
+    most_entries: float
 
 
 class Compressor(Primitive):

@@ -35,7 +35,7 @@ class PayloadFacts:
         extra_entries: number of entries behind those of the bucket, such as a weight.
         wide: it is read in float32 at least, whatever the type of the parameters.
         event: the event that its trigger must wait for, or None.
-        hears: the events of which it takes note; None for all.
+        hears: the events of which it takes note.
         slots: what it keeps, and what becomes of each slot with another number of ranks, see `Carried`.
 
     Example:
@@ -52,9 +52,9 @@ class PayloadFacts:
     moves_model: bool
     keeps_local: bool
     extra_entries: int
-    wide: bool = False  # unless stated, as plug-ins may be older than this field
+    wide: bool
     event: str | None
-    hears: frozenset[str] | None = None  # unless stated, likewise
+    hears: frozenset[str]
     slots: Slots
 
 

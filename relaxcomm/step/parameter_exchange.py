@@ -48,11 +48,7 @@ class ParameterExchange:
 
     def hears(self, event: str) -> bool:
         """Whether a payload takes note of it when something happens."""
-        return any(
-            type(rule.payload).event is not Payload.event
-            and (rule.payload.facts.hears is None or event in rule.payload.facts.hears)
-            for _, rule in self._rules
-        )
+        return any(event in rule.payload.facts.hears for _, rule in self._rules)
 
     def waiting_for(self, event: str) -> frozenset[int]:
         """The rules that exchange when something happens."""

@@ -48,7 +48,7 @@ class broken(Half):
     facts: ClassVar[CompressorFacts] = CompressorFacts(
         kinds=frozenset({"dense"}), rounds=1, scope="tensor", linear=False, unbiased=False, clip=math.inf,
         max_norm=math.inf, memory="lossless", follows_results=False, follows_clock=False, keeps_finite=False,
-        slots={"residual": "share"},
+        slots={"residual": "share"}, most_entries=math.inf,
     )
 """
 CASES = {

@@ -152,7 +152,7 @@ LIES: list[tuple[Any, dict[str, Any], str]] = [
     (parameters(), {"moves_model": False}, "writing"),
     (deltas(merge=0.5), {"keeps_local": False}, "writing"),
     (deltas(), {"keeps_local": True}, "writing"),
-    (deltas(), {"event": "round"}, "event"),
+    (deltas(), {"event": "round", "hears": frozenset({"round"})}, "event"),
     (primitives.client_deltas(), {"hears": NOTHING}, "event"),
     (primitives.client_deltas(), {"event": None}, "event"),
     (identity(), {"kinds": frozenset({"sparse"})}, "messages"),
@@ -636,7 +636,7 @@ def test_facts_of_another_role_are_refused():
 
 
 def test_every_field_is_stated():
-    with pytest.raises(TypeError, match="missing 11 required keyword-only arguments: 'rounds'"):
+    with pytest.raises(TypeError, match="missing 12 required keyword-only arguments: 'rounds'"):
         CompressorFacts(kinds=frozenset({"dense"}))
 
 

@@ -113,6 +113,7 @@ class seldom(Compressor):
         follows_clock=False,
         keeps_finite=True,
         slots={},
+        most_entries=math.inf,
     )
 
     def encode_decode(self, cx, tensor, state, *, keep_sent):
@@ -236,7 +237,7 @@ class of_stage(parameters):
 class deaf(parameters):
     """Waits for a stage, of which it takes no note."""
 
-    facts: ClassVar[PayloadFacts] = replace(parameters.facts, event="stage", hears=frozenset())
+    facts: ClassVar[PayloadFacts] = replace(parameters.facts, event="stage")
 
 
 @pytest.mark.parametrize("primitive", [at_stage(), of_stage(), deaf()])

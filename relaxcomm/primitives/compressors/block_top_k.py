@@ -41,6 +41,7 @@ class BlockTopK(Compressor):
         follows_clock=False,
         keeps_finite=False,
         slots={},
+        most_entries=math.inf,
     )
 
     @abstractmethod

@@ -38,6 +38,7 @@ class identity(Compressor):
         follows_clock=False,
         keeps_finite=True,
         slots={},
+        most_entries=math.inf,
     )
 
     def contraction(self, numel: int) -> float:

@@ -66,6 +66,7 @@ class power_sgd(Compressor):
         follows_clock=False,
         keeps_finite=False,
         slots={_RIGHT: "equal"},
+        most_entries=math.inf,
     )
 
     def contraction(self, numel: int) -> float | None:

@@ -37,6 +37,7 @@ DRAWN_FACTS = CompressorFacts(
     follows_clock=True,
     keeps_finite=False,
     slots={UNIT: "equal"},
+    most_entries=math.inf,
 )
 """The facts of what all ranks draw alike, without bias, in each bucket."""
 

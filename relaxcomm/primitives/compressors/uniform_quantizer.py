@@ -36,6 +36,7 @@ QUANTIZER_FACTS = CompressorFacts(
     follows_clock=False,
     keeps_finite=False,
     slots={},
+    most_entries=math.inf,
 )
 """The facts of a quantiser that draws, in blocks."""
 

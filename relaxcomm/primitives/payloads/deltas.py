@@ -56,6 +56,7 @@ class deltas(Payload):
             extra_entries=0,
             wide=False,
             event=None,
+            hears=frozenset(),
             slots={ANCHOR: "equal"},
         )
 

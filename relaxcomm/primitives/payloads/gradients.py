@@ -38,6 +38,7 @@ class gradients(Payload):
         extra_entries=0,
         wide=False,
         event=None,
+        hears=frozenset(),
         slots={},
     )
 

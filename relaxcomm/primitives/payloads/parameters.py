@@ -49,6 +49,7 @@ class parameters(Payload):
         extra_entries=0,
         wide=False,
         event=None,
+        hears=frozenset(),
         slots={},
     )
 

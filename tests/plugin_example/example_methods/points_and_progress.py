@@ -44,6 +44,7 @@ class points_and_progress(Payload):
         extra_entries=0,
         wide=False,
         event=None,
+        hears=frozenset(),
         slots={SLOW: "equal"},
     )
 

@@ -41,6 +41,7 @@ class spring_pull(Payload):
         extra_entries=0,
         wide=False,
         event=None,
+        hears=frozenset(),
         slots={CENTER: "equal"},
     )
 

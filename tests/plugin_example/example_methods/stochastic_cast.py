@@ -50,6 +50,7 @@ class stochastic_cast(Compressor):
         follows_clock=False,
         keeps_finite=False,
         slots={},
+        most_entries=math.inf,
     )
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
