@@ -24,6 +24,7 @@ from relaxcomm.fields.frozen import Declared
 from relaxcomm.roles.context import Primitive
 from relaxcomm.topology import Topology, complete
 
+
 def algorithm_node(
     entry: Entry,
     values: Mapping[str, Any],
