@@ -52,28 +52,11 @@ class TaskFactory:
         return task
 
 
-def load_task(value: object, seed: int) -> Task:
-    """Build the task that `task:` names.
-
-    Args:
-        value: `"digits"`, `{"digits": {"epochs": 5}}`, or `"package.module:make"` (or that with options).
-        seed: passed to the task's `make`.
-
-    Raises: ConfigError for an unknown name or a wrong option.
-
-    Example:
-        >>> from relaxcomm.tasks import load_task
-        >>> load_task({"digits": {"epochs": 5}}, seed=0).epochs
-        5
-    """
-    return find_task(value).build(seed)
-
-
 def find_task(value: object, beside: Path | None = None) -> TaskFactory:
     """Find the task that `task:` names and check its options, without building it.
 
     Args:
-        value: likewise.
+        value: `"digits"`, `{"digits": {"epochs": 5}}`, or `"package.module:make"` (or that with options).
         beside: the file that names it; an error says if the module lies beside it, where none is looked for.
 
     Raises: ConfigError for an unknown name or a wrong option.

@@ -10,7 +10,7 @@ import torch
 
 from relaxcomm import ConfigError
 from relaxcomm.tasks import charlm, glyphs
-from relaxcomm.tasks.task_loader import load_task
+from relaxcomm.tasks.task_loader import find_task
 
 
 def trained(task, steps, batch_size):
@@ -33,7 +33,7 @@ def trained(task, steps, batch_size):
 
 
 def test_charlm_learns_and_lower_is_better():
-    task = load_task({"charlm": {"width": 64, "layers": 1, "context": 32}}, seed=0)
+    task = find_task({"charlm": {"width": 64, "layers": 1, "context": 32}}).build(seed=0)
     assert not task.higher_is_better
     before, after = trained(task, 40, 16)
     assert before == pytest.approx(7, abs=0.3)  # log2 of the number of symbols
@@ -42,14 +42,14 @@ def test_charlm_learns_and_lower_is_better():
 
 @pytest.mark.slow
 def test_glyphs_learns():
-    before, after = trained(load_task("glyphs", seed=0), 150, 32)
+    before, after = trained(find_task("glyphs").build(seed=0), 150, 32)
     assert before < 0.1
     assert after > 0.4
 
 
 @pytest.mark.parametrize("name", ["charlm", "glyphs"])
 def test_the_same_seed_makes_the_same_task_and_another_another(name):
-    one, same, other = (load_task(name, seed=seed) for seed in (1, 1, 2))
+    one, same, other = (find_task(name).build(seed=seed) for seed in (1, 1, 2))
     for a, b in zip(one.model.parameters(), same.model.parameters(), strict=True):
         assert torch.equal(a, b)
     first, again, different = (
@@ -79,7 +79,7 @@ def test_an_excerpt_carries_the_file_that_it_begins_in():
 
 
 def test_a_character_sees_only_what_is_before_it():
-    model = load_task("charlm", seed=0).model
+    model = find_task("charlm").build(seed=0).model
     text = torch.randint(0, 128, (2, 64))
     changed = text.clone()
     changed[:, 40] = (changed[:, 40] + 1) % 128
@@ -92,7 +92,7 @@ def test_missing_source_text_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     (tmp_path / "empty.py").touch()
     with pytest.raises(ConfigError, match="standard library"):
-        load_task("charlm", seed=0)
+        find_task("charlm").build(seed=0)
 
 
 def test_held_out_characters_are_of_another_family():
@@ -111,7 +111,7 @@ def test_missing_packages_name_the_command(monkeypatch, module):
     glyphs._images.cache_clear()
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ConfigError, match=r"pip install 'relaxcomm\[demo\]'"):
-        load_task("glyphs", seed=0)
+        find_task("glyphs").build(seed=0)
 
 
 @pytest.mark.parametrize(
@@ -125,9 +125,9 @@ def test_missing_packages_name_the_command(monkeypatch, module):
 )
 def test_wrong_options_are_refused(task):
     with pytest.raises(ConfigError):
-        load_task(task, seed=0)
+        find_task(task).build(seed=0)
 
 
 def test_a_wide_layer_makes_parameters_dominate():
-    task = load_task({"glyphs": {"hidden": 4096}}, seed=0)
+    task = find_task({"glyphs": {"hidden": 4096}}).build(seed=0)
     assert sum(p.numel() for p in task.model.parameters()) > 10_000_000

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.tasks import Task, load_task
+from relaxcomm.tasks import Task
 from relaxcomm.tasks.task_loader import find_task
 
 
@@ -57,7 +57,7 @@ def own_module(tmp_path, monkeypatch):
 
 
 def test_bundled_task_with_options():
-    task = load_task({"digits": {"epochs": 2, "hidden": [16, 8], "learning_rate": 1}}, seed=0)
+    task = find_task({"digits": {"epochs": 2, "hidden": [16, 8], "learning_rate": 1}}).build(seed=0)
     assert isinstance(task, Task)
     assert task.epochs == 2
     assert [tuple(p.shape) for p in task.model.parameters() if p.dim() == 2] == [(16, 64), (8, 16), (10, 8)]
@@ -70,7 +70,7 @@ def test_own_task_in_the_current_directory(own_module, value):
         value = value.format(own_module)
     else:
         value = {key.format(own_module): options for key, options in value.items()}
-    assert load_task(value, seed=0).epochs == 3
+    assert find_task(value).build(seed=0).epochs == 3
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_a_module_beside_the_configuration_is_pointed_to(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("what", ["later", "partial", "maker"])
 def test_whatever_is_called_makes_a_task_and_its_options_are_checked(own_module, what):
-    assert load_task({f"{own_module}.job:{what}": {"epochs": 2}}, seed=0).epochs == 2
+    assert find_task({f"{own_module}.job:{what}": {"epochs": 2}}).build(seed=0).epochs == 2
     with pytest.raises(ConfigError, match="epochs = 'two' is not allowed"):
         find_task({f"{own_module}.job:{what}": {"epochs": "two"}})
 
@@ -122,7 +122,7 @@ def test_an_annotation_that_is_not_imported_is_told(own_module):
 
 def test_a_task_of_another_type_is_refused(own_module):
     with pytest.raises(ConfigError, match=r"returned 5; it must return a relaxcomm\.tasks\.Task"):
-        load_task(f"{own_module}.job:nothing", seed=0)
+        find_task(f"{own_module}.job:nothing").build(seed=0)
 
 
 @pytest.mark.parametrize(
@@ -137,13 +137,13 @@ def test_a_task_of_another_type_is_refused(own_module):
     ],
 )
 def test_what_a_job_cannot_step_or_share_out_is_refused(wrong, message):
-    task = load_task({"digits": {"hidden": [4]}}, seed=0)
+    task = find_task({"digits": {"hidden": [4]}}).build(seed=0)
     with pytest.raises(ConfigError, match=message):
         dataclasses.replace(task, **wrong(task))
 
 
 def test_task_refuses_numbers_that_are_not_positive():
-    task = load_task({"digits": {"hidden": [4]}}, seed=0)
+    task = find_task({"digits": {"hidden": [4]}}).build(seed=0)
     with pytest.raises(ConfigError, match=r"Task\.epochs is 0"):
         Task(
             model=task.model,
