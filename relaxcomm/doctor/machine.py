@@ -14,7 +14,8 @@ import torch.distributed as dist
 
 from relaxcomm.config import registry
 from relaxcomm.doctor.diagnosis import Finding, ok
-from relaxcomm.system.environment import LAST_PORT, MEETING_VARIABLES, missing_variables
+from relaxcomm.errors import ConfigError
+from relaxcomm.system.environment import MEETING_VARIABLES, check_rendezvous, missing_variables
 from relaxcomm.system.gpus import num_gpus
 
 _SHOWN = (*MEETING_VARIABLES, "LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
@@ -121,14 +122,9 @@ def _environment() -> Iterator[Finding]:
             f"a launcher sets {', '.join(MEETING_VARIABLES)} together; missing: {', '.join(missing)}",
             "start with torchrun, or set all four",
         )
-        return
-    numbers = {name: os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE", "MASTER_PORT")}
-    wrong = [f"{name}={value}" for name, value in numbers.items() if not missing and not value.isdecimal()]
-    if wrong:
-        yield Finding("environment", "problem", f"not a number: {', '.join(wrong)}", "start with torchrun")
-    elif not missing and int(numbers["RANK"]) >= int(numbers["WORLD_SIZE"]):
-        text = f"rank {numbers['RANK']} of {numbers['WORLD_SIZE']} workers"
-        yield Finding("environment", "problem", text, "ranks go from 0 to WORLD_SIZE - 1")
-    elif not missing and int(numbers["MASTER_PORT"]) > LAST_PORT:
-        text = f"MASTER_PORT={numbers['MASTER_PORT']} is no port"
-        yield Finding("environment", "problem", text, f"choose one from 1024 to {LAST_PORT}")
+    elif not missing:
+        try:
+            check_rendezvous()
+        except ConfigError as error:
+            said, _, remedy = str(error).partition("; ")
+            yield Finding("environment", "problem", said, remedy)

@@ -55,9 +55,9 @@ def test_cores(workers, threads, level, says, monkeypatch):
         ({}, None),
         ({"MASTER_PORT": None}, "missing: MASTER_PORT"),
         ({"WORLD_SIZE": None, "MASTER_ADDR": None}, "missing: WORLD_SIZE, MASTER_ADDR"),
-        ({"RANK": "2"}, "rank 2 of 2 workers"),
-        ({"RANK": "first"}, "not a number: RANK=first"),
-        ({"MASTER_PORT": "99999"}, "MASTER_PORT=99999 is no port"),
+        ({"RANK": "2"}, "RANK is 2 and WORLD_SIZE is 2"),
+        ({"RANK": "first"}, "RANK is 'first'"),
+        ({"MASTER_PORT": "99999"}, "MASTER_PORT is '99999'"),
     ],
 )
 def test_environment(changes, says, monkeypatch):
