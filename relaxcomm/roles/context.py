@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
@@ -123,9 +123,8 @@ class Context:
         """What is known of `numel` entries from `start`."""
         layout = None if self.layout is None else self.layout.part(start, numel)
         difference = None if self.difference is None else self.difference.part(start, numel)
-        return replace(
-            self, layout=layout, bucket_part=(*self.bucket_part, start), out=None, difference=difference
-        )
+        bucket_part = (*self.bucket_part, start)
+        return self.at(layout=layout, bucket_part=bucket_part, out=None, difference=difference)
 
     def generator(self, seed: int, device: torch.device, *apart: int) -> torch.Generator:
         """Random numbers from the clock and the bucket, other ones on each rank, so that no state is kept.

@@ -156,7 +156,7 @@ class _Reading:
 
     def _inner(self, values: Tensor) -> Context:
         """Chosen entries are values of no tensor in particular."""
-        return self._cx if self._first.facts.scope == "entry" else replace(self._cx, layout=None)
+        return self._cx if self._first.facts.scope == "entry" else self._cx.at(layout=None)
 
     def values(self, message: Message, like: Tensor) -> Tensor:
         """The values that one worker's message decodes to."""

@@ -107,7 +107,7 @@ class ShardPlan:
         start = sum(sizes[:rank])
         self._part, self._num_shards = slice(start, start + sizes[rank]), world_size
         parts = shard_layouts(bucket.layout, world_size)
-        known = replace(cx, layout=parts[rank])
+        known = cx.at(layout=parts[rank])
         self.decoder = Decoder(compressor, known, shard_bucket(bucket, parts[rank], device=_HOST))
         self.kept = shard_bucket(bucket, parts[rank], wide(bucket.dtype), _HOST)
         width = max(compressor.layout_bytes(part, bucket.dtype.itemsize) for part in parts)
