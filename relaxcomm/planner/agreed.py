@@ -31,7 +31,7 @@ def agreed(task: Task, parameters: int) -> Agreed:
     if rule.payload.facts.site == "backward":
         flags = parameters if task.moves_gradient and not task.carries_flags else 0
         return Agreed(beside=flags, behind=int(not rule.exchange.facts.same_result))
-    if not task.parts:
+    if not task.results_differ:
         return Agreed()
     # Whether all is finite is known before a message goes, unless coding it may overflow.
     return Agreed(beside=1) if rule.compressor.facts.keeps_finite else Agreed(behind=1)

@@ -16,7 +16,6 @@ from relaxcomm.network.timeline import Times
 from relaxcomm.network.traffic import messages as messages_in_turn
 from relaxcomm.planner.pairs import AllPairs, NeighborPairs, Pair, shares
 from relaxcomm.primitives.exchanges.all_reduce import all_reduce
-from relaxcomm.primitives.exchanges.averaging_server import averaging_server
 from relaxcomm.primitives.exchanges.quorum_average import quorum_average
 from relaxcomm.primitives.exchanges.scatter_gather import scatter_gather
 from relaxcomm.primitives.exchanges.server import server
@@ -207,7 +206,7 @@ def _by_groups(groups: Sequence[Sequence[int]]) -> Heard:
 def _served(exchange: Exchange, workers: int) -> Heard:
     if isinstance(exchange, server) and math.isfinite(exchange.staleness):
         return _Bounded(int(exchange.staleness))
-    if isinstance(exchange, averaging_server):
+    if exchange.facts.same_result:
         return _from_all
     if isinstance(exchange, quorum_average):
         return _quorum(exchange.quorum_among(workers), exchange.grace_seconds)

@@ -78,7 +78,7 @@ class Firings:
         """Whether the result of a rule must be finite."""
         trigger = task.rule.trigger
         votes_late = isinstance(trigger, VotingTrigger) and trigger.vote_delay  # which tell of NaN afterwards
-        looks = self._debug or votes_late or task.rule.delay or task.parts
+        looks = self._debug or votes_late or task.rule.delay or task.results_differ
         return bool(looks or not self._shows_nan(task))
 
     def _can_divide(self, task: Task) -> bool:

@@ -91,7 +91,7 @@ def look_at(bound: Bound, task: Task, tensor: Tensor) -> list[str] | PutIn:
 def ask_finite(bound: Bound, made: Sequence[Transfer]) -> Answer | None:
     """Ask whether a rank has put in NaN, beside an exchange that brings ranks different results."""
     task = made[0].task
-    if not (task.parts and task.rule.compressor.facts.keeps_finite):
+    if not (task.results_differ and task.rule.compressor.facts.keeps_finite):
         return None
     is_bad: bool | Tensor = any(transfer.not_finite for transfer in made)
     if _on_gpu(made[0]):
@@ -169,7 +169,7 @@ def _decide_on_gpu(bound: Bound, sent: Sequence[Sent], made: Sequence[Transfer])
     for one in sent:
         if one.others is not None:
             good = good & (one.others.read() == 0).all()
-        elif any(transfer.task.parts for transfer in one.transfers):
+        elif any(transfer.task.results_differ for transfer in one.transfers):
             others = bound.agreements.ask_where_it_lies(NOT_FINITE, flag_of(~good), bound.common_step)
             good = (others.read() == 0).all()
     if bound.world.is_sharded:
@@ -202,7 +202,7 @@ def _measure(
 def _is_any_bad(bound: Bound, sent: Sequence[Sent], bad: bool) -> bool:
     """Whether a result is bad here or, where ranks get different results, on any rank."""
     for one in sent:
-        if not any(transfer.task.parts for transfer in one.transfers):
+        if not any(transfer.task.results_differ for transfer in one.transfers):
             continue
         # Without an answer on its way it is made of what came back: a compressor may overflow, a checkpoint
         # keeps results only.

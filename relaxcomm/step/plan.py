@@ -79,7 +79,7 @@ class Task:
         return self.rule.exchange.keeps_residuals(self.rule.compressor)
 
     @cached_property
-    def parts(self) -> bool:
+    def results_differ(self) -> bool:
         """Whether ranks take part together and get different results."""
         return self.rule.exchange.facts.collective and not self.rule.exchange.facts.same_result
 
