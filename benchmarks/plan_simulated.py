@@ -139,7 +139,7 @@ def row(name: str) -> str:
     for words in LINKS:
         link = parse_link(words)
         replay = planned(name, link)
-        steps = math.ceil(_LEAST_STEPS / replay.plan.cycle) * replay.plan.cycle
+        steps = math.ceil(_LEAST_STEPS / replay.plan.timetable.cycle) * replay.plan.timetable.cycle
         found, (seconds, sent) = replay.run(), trained(name, link, steps)
         cells.append(f"{found.step_seconds / seconds:.3f}, {found.sent_bytes / max(1.0, sent):.3f}")
     return f"| {name} | {' | '.join(cells)} |"

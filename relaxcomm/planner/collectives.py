@@ -1,24 +1,18 @@
-"""How an exchange travels: who sends to whom, how many messages follow each other, and who waits for whom."""
+"""How an exchange travels: who sends to whom, and how many messages follow each other."""
 
 from __future__ import annotations
 
-import functools
-import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from relaxcomm.composition.rule import Rule
 from relaxcomm.network.operations import AllGather, AllReduce, AllToAll, Operation
-from relaxcomm.network.timeline import Times
 from relaxcomm.network.traffic import messages as messages_in_turn
+from relaxcomm.planner.arrivals import Heard, alone, by_groups, from_all, from_neighbors, served
 from relaxcomm.planner.pairs import AllPairs, NeighborPairs, Pair, shares
 from relaxcomm.primitives.exchanges.all_reduce import all_reduce
-from relaxcomm.primitives.exchanges.quorum_average import quorum_average
 from relaxcomm.primitives.exchanges.scatter_gather import scatter_gather
-from relaxcomm.primitives.exchanges.server import server
 from relaxcomm.primitives.exchanges.vote import vote
 from relaxcomm.roles import Exchange
 from relaxcomm.topology import Topology
@@ -29,9 +23,6 @@ _OPERATIONS: Mapping[type[Exchange], tuple[type[Operation], ...]] = {
     vote: (AllToAll, AllGather),
 }
 """Of exchanges over all ranks that do not gather alone."""
-Heard = Callable[[Times, int], Times]
-"""When each rank has its result: from when each one's messages have arrived, and how many rounds were
-before."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +63,7 @@ class Collective:
     @property
     def waits_for_nobody(self) -> bool:
         """Whether each rank has its result however late others ask."""
-        return self.heard is _alone
+        return self.heard is alone
 
 
 def collective(rule: Rule, topology: Topology, workers: int, *, in_parts: bool = False) -> Collective:
@@ -91,22 +82,22 @@ def collective(rule: Rule, topology: Topology, workers: int, *, in_parts: bool =
     exchange.check_graph(graph, workers)
     facts, messages = exchange.facts, rule.compressor.facts.rounds
     if workers == 1:
-        return Collective([_NOWHERE] * (messages * facts.operations), _alone)
+        return Collective([_NOWHERE] * (messages * facts.operations), alone)
     if facts.topology == "groups":
         groups = graph.groups(workers)
         everyone = [list(range(workers))] if facts.same_result else groups
-        return Collective(_legs(groups, messages, facts.same_result), _by_groups(everyone))
+        return Collective(_legs(groups, messages, facts.same_result), by_groups(everyone))
     if facts.topology == "graph":
         if not facts.collective:
-            return Collective(_asked(graph, workers), _alone, is_request=True, answered_apart=True)
+            return Collective(_asked(graph, workers), alone, is_request=True, answered_apart=True)
         number = messages * facts.operations
         leg = Leg(NeighborPairs.over(graph, workers), 1, 1 / number)
-        return Collective([leg] * number, _from_neighbors(graph, workers))
+        return Collective([leg] * number, from_neighbors(graph, workers))
     if not facts.collective:
-        return Collective([Leg(AllPairs(workers), 1)] * 2, _served(exchange, workers), is_request=True)
+        return Collective([Leg(AllPairs(workers), 1)] * 2, served(exchange, workers), is_request=True)
     kinds = (AllToAll, AllGather) if in_parts else operations_over_all(exchange)
     each = 1 / (len(kinds) * messages)
-    return Collective([_leg(kind, workers, each) for kind in kinds] * messages, _from_all)
+    return Collective([_leg(kind, workers, each) for kind in kinds] * messages, from_all)
 
 
 def operations_over_all(exchange: Exchange) -> tuple[type[Operation], ...]:
@@ -163,74 +154,3 @@ def _across(groups: Sequence[Sequence[int]]) -> dict[Pair, float]:
         for other, start, stop, there in shares
         if here != there and (overlap := min(high, stop) - max(low, start)) > 1e-9
     }
-
-
-def _alone(arrived: Times, before: int) -> Times:
-    return arrived
-
-
-def _from_all(arrived: Times, before: int) -> Times:
-    return np.full_like(arrived, arrived.max())
-
-
-def _from_neighbors(graph: Topology, workers: int) -> Heard:
-    period = graph.period_steps(workers)
-
-    @functools.cache
-    def rows(step: int) -> list[list[int]]:
-        return [sorted({rank, *graph.weights(workers, step)[rank]}) for rank in range(workers)]
-
-    def heard(arrived: Times, before: int) -> Times:
-        if len(arrived) == 1:  # all alike
-            return arrived
-        held = rows(before % period)
-        starts = np.cumsum([0, *map(len, held)])[:-1]
-        found: Times = np.maximum.reduceat(arrived[np.concatenate(held)], starts)
-        return found
-
-    return heard
-
-
-def _by_groups(groups: Sequence[Sequence[int]]) -> Heard:
-    def heard(arrived: Times, before: int) -> Times:
-        if len(arrived) == 1:
-            return arrived
-        found = arrived.copy()
-        for group in groups:
-            found[list(group)] = arrived[list(group)].max()
-        return found
-
-    return heard
-
-
-def _served(exchange: Exchange, workers: int) -> Heard:
-    if isinstance(exchange, server) and math.isfinite(exchange.staleness):
-        return _Bounded(int(exchange.staleness))
-    if exchange.facts.same_result:
-        return _from_all
-    if isinstance(exchange, quorum_average):
-        return _quorum(exchange.quorum_among(workers), exchange.grace_seconds)
-    return _alone
-
-
-@dataclass
-class _Bounded:
-    """Nobody has a result before all others have pushed what it may not miss."""
-
-    staleness: int
-    pushed: list[Times] = field(default_factory=list)
-
-    def __call__(self, arrived: Times, before: int) -> Times:
-        del self.pushed[before:]  # those of an earlier replay
-        self.pushed.append(arrived)
-        least = before - self.staleness
-        found: Times = arrived if least < 0 else np.maximum(arrived, self.pushed[least].max())
-        return found
-
-
-def _quorum(quorum: int, grace_seconds: float) -> Heard:
-    def heard(arrived: Times, before: int) -> Times:
-        reached = arrived[0] if len(arrived) == 1 else np.partition(arrived, quorum - 1)[quorum - 1]
-        return np.maximum(arrived, min(float(arrived.max()), float(reached) + grace_seconds))
-
-    return heard

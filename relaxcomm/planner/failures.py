@@ -96,7 +96,8 @@ class Failures:
         admits = replay.plan.algorithm.is_collective
         size, waits = replay.scenario.workers, replay.plan.algorithm.keeps_step
         seconds_of = _seconds_of_sizes(replay, step_seconds, items)
-        unsynchronised = replay.plan.period / 2  # steps of the one that dies, which are in nobody's model
+        # Steps of the one that dies, which are in nobody's model.
+        unsynchronised = replay.plan.timetable.period / 2
         joins = _state_seconds(replay, items) if waits else 0.0
         admitted = unsynchronised * seconds_of(size) if waits else 0.0  # at the next synchronisation
         random = np.random.default_rng(replay.scenario.seed)

@@ -1,8 +1,7 @@
-"""A Plan with the cost of every exchange, and when each rule exchanges."""
+"""A Plan with the cost of every exchange."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property
@@ -12,21 +11,18 @@ import torch
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.exchange_cost import ExchangeCost, exchange_cost, is_of_halves
-from relaxcomm.composition.rule import Rule
-from relaxcomm.data import RoundPlan
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.timeline import Times
-from relaxcomm.network.transport import Membership
 from relaxcomm.planner.agreed import Agreed, agreed
 from relaxcomm.planner.collectives import Collective, collective
 from relaxcomm.planner.links import Links
 from relaxcomm.planner.pairs import AllPairs, Pair
 from relaxcomm.planner.priced_task import PricedTask
 from relaxcomm.planner.scenario import Scenario
+from relaxcomm.planner.timetable import LEAST_STEPS, MOST_STEPS, Timetable
 from relaxcomm.primitives.exchanges.all_reduce import all_reduce
-from relaxcomm.roles import Compressor, Context
+from relaxcomm.roles import Compressor
 from relaxcomm.roles.payload import read_as
-from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.bucket_filling import fill_buckets
 from relaxcomm.step.plan import Plan, Task
 from relaxcomm.tensors.buckets import Bucket
@@ -34,10 +30,7 @@ from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.layout import Layout
 
 _MOST_BUCKETS = 64  # that are replayed one by one; of a larger model several count as one
-_LEAST_STEPS = 16
 _LEAST_FLIGHTS = 8
-_MOST_STEPS = 20_000
-_MOST_IN_CYCLE = 2_000  # unless a rule's own period is longer
 
 
 def _entry_bytes(task: Task) -> int:
@@ -46,7 +39,7 @@ def _entry_bytes(task: Task) -> int:
 
 
 class PricedPlan:
-    """An algorithm on a model in a scenario: what is sent when, and what that costs.
+    """An algorithm on a model in a scenario: what is sent, when, and what that costs.
 
     Args:
         algorithm: whose rules; one that a planner chooses has been chosen.
@@ -72,52 +65,11 @@ class PricedPlan:
         rules, workers = self.algorithm.rules, scenario.workers
         self.travels: list[Collective] = [collective(rule, scenario.topology, workers) for rule in rules]
         """How each rule's exchange travels."""
+        self.timetable = Timetable(self.algorithm, scenario)
         self._costs: dict[tuple[int, tuple[torch.Size, ...], torch.dtype], ExchangeCost] = {}
-        self._fired: dict[int, frozenset[int]] = {}
         alike = scenario.step_times.all_alike and scenario.links.uniform
         self.ranks = 1 if alike else scenario.workers
         self._drawn: Times = np.zeros((0, self.ranks))
-
-    @property
-    def settled_from(self) -> int:
-        """The first step from which all that is replayed comes again and again."""
-        delays = (rule.delay for rule in self.algorithm.rules if isinstance(rule.delay, int))
-        late = max(0, max(delays, default=0) - 1)  # so many steps later the first exchange lands
-        return self.last_change + min(self.period, _MOST_STEPS) + late
-
-    @property
-    def last_change(self) -> int:
-        """The last step in which a rule begins, or no longer is active."""
-        return max(one for rule in self.algorithm.rules for one in rule.active if one is not None)
-
-    @property
-    def period(self) -> int:
-        """The most steps from one exchange of a rule to its next."""
-        return max(map(self._period_of, self.algorithm.rules))
-
-    @cached_property
-    def cycle(self) -> int:
-        """Steps after which all rules come again together; many, where those are too many or not known."""
-        together = math.lcm(*map(self._period_of, self.algorithm.rules))
-        if together <= _MOST_IN_CYCLE and not any(map(self.is_irregular, self.algorithm.rules)):
-            return together
-        return self.period * max(1, _MOST_IN_CYCLE // self.period)
-
-    def is_irregular(self, rule: Rule) -> bool:
-        """Whether its trigger fires more or less often than its period says, such as by chance."""
-        first, facts = self.settled_from, rule.trigger.facts
-        if facts.known != "start" or facts.needs or not rule.is_active(first):
-            return False  # counted by its period
-        period = facts.period_steps
-        times = math.ceil(_LEAST_STEPS / period)
-        steps = range(first, first + times * period)
-        return sum(self._fires(rule, step) for step in steps) != times
-
-    def _period_of(self, rule: Rule) -> int:
-        if rule.trigger.facts.known == "event":
-            plan = rule.trigger.round_plan() or RoundPlan(epochs=1, fraction=1.0, clients=None)
-            return self.scenario.round_steps(plan)
-        return rule.trigger.facts.period_steps
 
     @property
     def by_rule(self) -> Sequence[Sequence[Task]]:
@@ -140,12 +92,6 @@ class PricedPlan:
         """The buckets in the order of backward, with what exchanges their gradients."""
         return [(bucket, self._plan.of_bucket(bucket, "backward")) for bucket in self._buckets]
 
-    def fired(self, step: int) -> frozenset[int]:
-        """The rules that exchange in a step."""
-        if step not in self._fired:  # asked once
-            self._fired[step] = self._firing(step)
-        return self._fired[step]
-
     def compute_seconds(self, first: int, steps: int = 1) -> Times:
         """What each rank computes in some steps since a replay began, `[steps, ranks]`."""
         return self._drawn[first : first + steps]
@@ -158,10 +104,10 @@ class PricedPlan:
     def least_steps(self, links: Links) -> int:
         """Steps in which even exchanges that nobody waits for have come several times."""
         if all(rule.delay != "unbounded" for rule in self.algorithm.rules):
-            return _LEAST_STEPS
+            return LEAST_STEPS
         flights = sum(self._under_way_seconds(index, links) for index in range(len(self.by_rule)))
         wanted = _LEAST_FLIGHTS * flights / self.scenario.step_times.seconds
-        return int(min(max(_LEAST_STEPS, wanted), _MOST_STEPS))
+        return int(min(max(LEAST_STEPS, wanted), MOST_STEPS))
 
     def outlasts_a_step(self, index: int, links: Links) -> bool:
         """Whether an exchange of a rule takes longer than a step."""
@@ -177,27 +123,6 @@ class PricedPlan:
         if len(self._drawn) < steps:
             times, seed = self.scenario.step_times, self.scenario.seed
             self._drawn = times.draw(steps, self.ranks, seed)
-
-    def _firing(self, step: int) -> frozenset[int]:
-        """The rules that exchange in a step; votes are taken to say yes."""
-        rules = enumerate(self.algorithm.rules)
-        return frozenset(index for index, rule in rules if rule.is_active(step) and self._fires(rule, step))
-
-    def _fires(self, rule: Rule, step: int) -> bool:
-        facts = rule.trigger.facts
-        if facts.known == "event":
-            return (step + 1) % self._period_of(rule) == 0
-        if facts.needs:  # what controllers write is not known before
-            return (step - rule.active[0] + 1) % facts.period_steps == 0
-        context = Context(
-            step,
-            rule.active[0],
-            Membership(0, self.scenario.workers),
-            lambda bucket: 0.0,
-            topology=self.scenario.topology,
-            decided=True,
-        )
-        return is_yes(rule.trigger.fires(context), "fires", rule.trigger)
 
     def priced(self, task: Task, links: Links) -> PricedTask:
         """What one exchange of a task costs."""

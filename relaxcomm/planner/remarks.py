@@ -41,10 +41,10 @@ def remarks_on(replay: Replay, items: Sequence[Item], died_out_seconds: float) -
 def _assumed(replay: Replay) -> Iterator[str]:
     """What cannot be known without training."""
     scenario, plan = replay.scenario, replay.plan
-    if plan.last_change:
-        yield f"counted from step {plan.last_change:,} on, from which its rules stay as they are"
+    if plan.timetable.last_change:
+        yield f"counted from step {plan.timetable.last_change:,} on, from which its rules stay as they are"
     for index, rule in enumerate(plan.algorithm.rules):
-        if rule.is_active(plan.settled_from):
+        if rule.is_active(plan.timetable.settled_from):
             yield from _assumed_of(rule, index, replay)
     topology, groups = scenario.topology, scenario.links.groups
     if topology.has_groups and groups is not None and topology.groups(scenario.workers) == groups:
@@ -62,9 +62,9 @@ def _assumed_of(rule: Rule, index: int, replay: Replay) -> Iterator[str]:
             f"a step would take {duration(least.step_seconds)} and send {data_size(least.sent_bytes)}"
         )
     if facts.known == "event":
-        yield f"a round was taken to have {plan.period} steps of a worker, the mean over all"
-    if plan.is_irregular(rule):
-        yield f"its trigger follows no period that is known, so {plan.cycle:,} steps were counted"
+        yield f"a round was taken to have {plan.timetable.period} steps of a worker, the mean over all"
+    if plan.timetable.is_irregular(rule):
+        yield f"its trigger follows no period that is known, so {plan.timetable.cycle:,} steps were counted"
     if len(rule.compressor.phases) > 1:
         since = rule.compressor.phases[-1][0]
         yield f"counted as after its first {since} steps, from which on it codes otherwise"
@@ -93,7 +93,7 @@ def _losses(replay: Replay) -> Iterator[str]:
     """Of each rule that compresses, where it loses."""
     for index, layout, element_bytes in replay.plan.first_buckets():
         rule = replay.plan.algorithm.rules[index]
-        if rule.is_active(replay.plan.settled_from) and rule.compressor != identity():
+        if rule.is_active(replay.plan.timetable.settled_from) and rule.compressor != identity():
             loses = _where_it_loses(replay, index, layout, element_bytes)
             yield from [] if loses is None else [loses]
 

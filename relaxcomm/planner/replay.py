@@ -73,8 +73,9 @@ class Replay:
             links: other ones than the scenario's.
             without: rules, by index, that never exchange.
         """
-        begin, first = (self.plan.last_change, self.plan.settled_from) if first is None else (0, first)
+        times = self.plan.timetable
+        begin, first = (times.last_change, times.settled_from) if first is None else (0, first)
         links = links or self.scenario.links
-        steps = steps or self.plan.cycle * math.ceil(self.plan.least_steps(links) / self.plan.cycle)
+        steps = steps or times.cycle * math.ceil(self.plan.least_steps(links) / times.cycle)
         self.plan.draw(first + steps - begin)
         return ReplayedRun(self.plan, links, begin, without).steps(first, steps)

@@ -96,7 +96,7 @@ class ReplayedRun:
 
     def _step(self, step: int) -> None:
         compute = self._plan.compute_seconds(step - self._begin)[0]
-        fired = self._plan.fired(step) - self._without
+        fired = self._plan.timetable.fired(step) - self._without
         if not (fired or self._late or self._plan.votes[0]):
             self._flights.work(compute)
             return

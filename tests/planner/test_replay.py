@@ -69,7 +69,7 @@ def test_latency_counts_for_each_message_of_a_ring():
 )
 def test_a_round_has_the_steps_of_the_clients_that_a_worker_plays(parameters, known, steps):
     found = Replay(fedavg(**parameters), shapes_only(MATRIX), scenario(**known))
-    assert found.plan.period == steps
+    assert found.plan.timetable.period == steps
 
 
 def test_a_trigger_that_follows_a_value_counts_as_firing_whenever_it_can():
@@ -94,7 +94,9 @@ def test_a_round_of_clients_sends_what_ranks_count(dtype):
             return engine.statistics["bytes_sent"]
 
     plan = Replay(fedavg(), shapes_only([(1, 1000)], dtype), scenario(3, samples=12, batch_size=2))
-    assert plan.run().sent_bytes * plan.plan.period == pytest.approx(min(simulate(rank, 3)), rel=0.01)
+    assert plan.run().sent_bytes * plan.plan.timetable.period == pytest.approx(
+        min(simulate(rank, 3)), rel=0.01
+    )
 
 
 def test_buckets_hide_behind_the_rest_of_backward():
