@@ -16,7 +16,7 @@ from relaxcomm.network.byte_counters import ByteCounters
 from relaxcomm.network.desks import Desk
 from relaxcomm.network.link import Link
 from relaxcomm.network.operation_slots import Slot
-from relaxcomm.network.operations import Label, Neighbors, Operation, Received, Request
+from relaxcomm.network.operations import Label, Operation, Received, Request, tensors_of
 from relaxcomm.network.reductions import Meeting, Objects
 from relaxcomm.network.simulated_network import EqualLinks, SimulatedNetwork
 from relaxcomm.network.transport import Membership, Pending, Service, ServiceKey, Transport
@@ -124,7 +124,7 @@ class InProcessTransport(Transport):
         return 0.0
 
     def issue(self, operation: Operation, label: Label) -> Pending:
-        for tensor in _tensors(operation) if self._world.size > 1 else ():
+        for tensor in tensors_of(operation) if self._world.size > 1 else ():
             if tensor.device.type != "cpu":
                 raise CommunicationError(
                     f"in-process ranks share one autograd thread a GPU: CPU only, got {tensor.device}"
@@ -236,11 +236,3 @@ def simulate(
 
 def _in_no_time(label: Label) -> float:
     return 0.0
-
-
-def _tensors(operation: Operation) -> list[Tensor]:
-    if isinstance(operation, Neighbors):
-        return [*operation.sends.values(), *operation.receives.values()]
-    if isinstance(operation, Request):
-        return [operation.tensor, operation.reply]
-    return [operation.tensor]

@@ -6,7 +6,7 @@ inside an operation belong to it: a transport may overwrite them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -170,3 +170,18 @@ REDUCED = (AllReduce, Agree)
 """What reduces a tensor over all ranks; `isinstance` with `A | B` would take several times as long."""
 Operation: TypeAlias = AllReduce | AllGather | AllToAll | Neighbors | Broadcast | Agree | Request
 OPERATIONS: tuple[type, ...] = get_args(Operation)
+
+
+def tensors_of(operation: Operation) -> Iterator[Tensor]:
+    """All that an operation sends or fills.
+
+    Example:
+        >>> import torch
+        >>> [len(one) for one in tensors_of(Neighbors({1: torch.zeros(2)}, {2: torch.zeros(3)}))]
+        [2, 3]
+    """
+    for held in vars(operation).values():
+        if isinstance(held, Tensor):
+            yield held
+        elif isinstance(held, Mapping):
+            yield from held.values()

@@ -8,14 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from itertools import chain, product
 from operator import mul
-from typing import Any
 
 import torch
-from torch import Tensor
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
-from relaxcomm.network.operations import AllGather, AllToAll
+from relaxcomm.network.operations import AllGather, AllToAll, tensors_of
 from relaxcomm.network.transport import Membership
 from relaxcomm.planner.scenario import Scenario
 from relaxcomm.replica.gradient_buffer import GradientBuffer
@@ -193,7 +191,7 @@ def _under_way(rule: Rule, bucket: Bucket, state: RuleState, cx: Context) -> int
     running = rule.exchange.run(cx, message, rule.compressor, state["compressor"])
     operation = next(running)
     running.close()
-    held = (one.untyped_storage() for one in _tensors(vars(operation)))
+    held = (one.untyped_storage() for one in tensors_of(operation))
     storages = {one.data_ptr(): one.nbytes() for one in held}
     storages.pop(message.untyped_storage().data_ptr(), None)
     one = sum(storages.values())
@@ -208,15 +206,6 @@ def _under_way(rule: Rule, bucket: Bucket, state: RuleState, cx: Context) -> int
     if at_step:
         return one + 2 * message.nbytes  # the same, and the parameters as they were then
     return int(rule.delay) * (one + message.nbytes)
-
-
-def _tensors(held: Mapping[Any, Any]) -> Iterator[Tensor]:
-    """All tensors in the fields of an operation."""
-    for value in held.values():
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, Mapping):
-            yield from _tensors(value)
 
 
 def _no_rate(bucket: Bucket) -> float:
