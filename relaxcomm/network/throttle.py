@@ -6,6 +6,7 @@ rank's link.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,33 +16,12 @@ from relaxcomm.network.link import Link
 from relaxcomm.network.operations import Label, Operation, Received
 from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.secret import Secret
+from relaxcomm.network.timeline import Timeline
 from relaxcomm.network.torch_distributed import TorchTransport
 from relaxcomm.network.traffic import messages_of
 from relaxcomm.network.transport import Pending
 
 _AT_ONCE = Link()
-
-
-class TokenBucket:
-    """When bytes have passed a link: at once as long as there are tokens, then as fast as tokens come in.
-
-    With `t` the moment at which no byte waits any more, rate `r` and burst `b`, `n` bytes that come now
-    set `t = max(t, now - b / r) + n / r`.
-
-    Args:
-        link: whose rate and burst.
-        clock: seconds.
-    """
-
-    def __init__(self, link: Link, clock: Callable[[], float]) -> None:
-        self._link, self._clock = link, clock
-        self.passed_at = -float("inf")
-
-    def put(self, num_bytes: int) -> None:
-        """Take tokens for bytes that come now."""
-        if num_bytes:
-            full = self._clock() - self._link.burst_seconds
-            self.passed_at = max(self.passed_at, full) + num_bytes / self._link.bytes_per_second
 
 
 class Throttle:
@@ -59,19 +39,22 @@ class Throttle:
 
     def shape(self, link: Link) -> None:
         """Become another link, on which nothing waits."""
-        self.latency_seconds = link.latency_seconds
-        self._out, self._in = TokenBucket(link, self.clock), TokenBucket(link, self.clock)
+        self.latency_seconds, self._link = link.latency_seconds, link
+        self._ways = Timeline(2)  # out, and in
+        self._ways.free_at[:] = -math.inf
 
     def move(self, sent: int, received: int) -> None:
         """Bytes of this rank that set out now, and bytes to it."""
-        self._out.put(sent)
-        self._in.put(received)
+        now, link = self.clock(), self._link
+        for way, num_bytes in enumerate((sent, received)):
+            if num_bytes:
+                self._ways.depart(way, now, num_bytes / link.bytes_per_second, 0.0, link.burst_seconds)
         self.sent_bytes += sent
 
     @property
     def passed_at(self) -> float:
         """When all of them have passed."""
-        return max(self._out.passed_at, self._in.passed_at)
+        return float(self._ways.free_at.max())
 
 
 class _Metered(ByteCounters):
