@@ -268,6 +268,18 @@ def test_an_event_comes_without_numbers_in_trial_runs():
         algorithm_checks(algorithm_around(of_measured_stage()))["exchanges"]()
 
 
+@frozen
+class of_nothing(of_stage):
+    """Takes note of events, and declares to hear of none."""
+
+    facts: ClassVar[PayloadFacts] = replace(of_stage.facts, hears=frozenset())
+
+
+def test_events_that_nobody_would_tell_of_are_named():
+    with pytest.raises(CompositionError, match=r"of_nothing\(\) has an event\(\), which nobody calls"):
+        Rule(trigger=at_stage(), payload=of_nothing(), exchange=all_reduce())
+
+
 def test_events_that_differ_are_named():
     with pytest.raises(CompositionError, match=r"waits for no event, and .*event 'stage'; take two"):
         Rule(trigger=at_stage(), payload=parameters(), exchange=all_reduce())

@@ -13,7 +13,7 @@ from relaxcomm.composition.rule_parts import RuleParts
 from relaxcomm.data.clients import ROUND
 from relaxcomm.errors import CompositionError
 from relaxcomm.fields.allowed import one_of
-from relaxcomm.roles import ExchangeFacts
+from relaxcomm.roles import ExchangeFacts, Payload
 
 
 def check_rule(rule: RuleParts) -> None:
@@ -131,6 +131,11 @@ def _check_events(rule: RuleParts) -> None:
         raise CompositionError(
             f"{rule.payload!r} waits for {of_payload}, and {rule.trigger!r} for {of_trigger}; take two whose "
             "facts declare the same event"
+        )
+    if type(rule.payload).event is not Payload.event and not rule.payload.facts.hears:
+        raise CompositionError(
+            f"{rule.payload!r} has an event(), which nobody calls: its facts declare to hear no events; name "
+            'those of which it takes note, such as hears=frozenset({"round"})'
         )
     if event is not None and rule.delay:
         raise CompositionError(f"delay {rule.delay} with {rule.trigger!r}: a round has no steps; use delay 0")
