@@ -14,9 +14,10 @@ class Timeline:
     """When each rank is where, and until when its link is busy.
 
     All that runs in virtual time runs on it: ranks that train in threads, which post one after the other, and
-    plans, which post for all ranks at once; and real messages that a `Throttle` holds back. A link sends one message after the other; after a rest it may
-    send some at once, as a token bucket of rate `r` and burst `b` does: bytes that come at `t` and are
-    `seconds` long at its rate have left at `max(t - b / r, free) + seconds`, though never before `t`.
+    plans, which post for all ranks at once; and real messages that a `Throttle` holds back. A link sends one
+    message after the other; after a rest it may send some at once, as a token bucket of rate `r` and burst
+    `b` does: bytes that come at `t` and are `seconds` long at its rate have left at
+    `max(t - b / r, free) + seconds`, though never before `t`.
 
     Args:
         size: number of ranks.

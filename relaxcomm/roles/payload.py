@@ -86,6 +86,15 @@ class Payload(Primitive):
     def facts(self) -> PayloadFacts:
         """What it declares."""
 
+    @property
+    def words(self) -> str:
+        """What errors say before the name of a tensor, such as "the optimizer's exp_avg of"."""
+        return ""
+
+    def for_buffers(self) -> Payload | None:
+        """What averages the model's buffers beside it, by the slots that both have; None for their mean."""
+        return None
+
     @abstractmethod
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
         """Fill `out` (`[numel]`) with what is to be exchanged and return it."""

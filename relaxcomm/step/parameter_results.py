@@ -11,7 +11,6 @@ from torch import Tensor
 
 from relaxcomm.errors import NonFiniteError
 from relaxcomm.network.operations import Label
-from relaxcomm.primitives.payloads.optimizer_state import optimizer_state
 from relaxcomm.roles.returned import added
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.bound import Bound
@@ -78,8 +77,8 @@ def look_at(bound: Bound, task: Task, tensor: Tensor) -> list[str] | PutIn:
     if not is_looked_at(task):
         return []
     if bucket.device.type == "cuda" and exchange.facts.collective:
-        return PutIn.of(named(bucket, _kind(task)), bucket.views(tensor[: bucket.numel]))
-    found = spoilt(task.bucket, tensor, _kind(task)) or ([] if is_finite(tensor) else ["what is sent"])
+        return PutIn.of(named(bucket, task.rule.payload.words), bucket.views(tensor[: bucket.numel]))
+    found = _spoilt(task, tensor) or ([] if is_finite(tensor) else ["what is sent"])
     if exchange.facts.collective:
         return found
     if bound.world.is_any_shard(bool(found), Label(bound.clock.step, NOT_FINITE)):
@@ -216,16 +215,15 @@ def _is_any_bad(bound: Bound, sent: Sequence[Sent], bad: bool) -> bool:
 def _error(bound: Bound, made: Sequence[Transfer], bad: Sequence[Transfer]) -> NonFiniteError:
     """Who has put in what is not finite: nothing was written yet, so all still have what they sent."""
     step = bound.clock.step
-    came = [name for one in bad for name in spoilt(one.task.bucket, one.result, _kind(one.task))]
+    came = [name for one in bad for name in _spoilt(one.task, one.result)]
     if not all(
         one.task.rule.exchange.facts.collective for one in made
     ):  # the others do not wait for a question
         return local_error(came or [_ANOTHER], bound.world.rank, step, "the exchange gave it back")
-    put_in = [name for one in made for name in spoilt(one.task.bucket, one.sent_values(), _kind(one.task))]
+    put_in = [name for one in made for name in _spoilt(one.task, one.sent_values())]
     return non_finite_error(bound.world, put_in, came, step, replica=bound.replica)
 
 
-def _kind(task: Task) -> str:
-    """What an error says before the names of a bucket's tensors; nothing where it is these that are sent."""
-    payload = task.rule.payload
-    return f"the optimizer's {' or '.join(payload.slots)} of" if isinstance(payload, optimizer_state) else ""
+def _spoilt(task: Task, flat: Tensor) -> list[str]:
+    """What of a bucket's contents is not finite, as errors name it."""
+    return spoilt(task.bucket, flat, task.rule.payload.words)

@@ -13,11 +13,12 @@ from relaxcomm.data.clients import CLIENT, ROUND, ROUND_GIVEN_UP, ROUND_LEFT
 from relaxcomm.errors import UsageError
 from relaxcomm.fields.frozen import Threshold, frozen
 from relaxcomm.primitives.payloads.deltas import ANCHOR, deltas
+from relaxcomm.primitives.payloads.parameters import parameters
 from relaxcomm.roles import Context, Payload, PayloadFacts, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.precision import wide
 
-WEIGHT = "weight"
+_WEIGHT = "weight"
 
 
 @frozen
@@ -49,12 +50,15 @@ class client_deltas(Payload):
         wide=True,
         event=ROUND,
         hears=frozenset({CLIENT, ROUND_LEFT, ROUND_GIVEN_UP}),
-        slots={ANCHOR: "equal", "moved": "sum", WEIGHT: "sum"},
+        slots={ANCHOR: "equal", "moved": "sum", _WEIGHT: "sum"},
     )
+
+    def for_buffers(self) -> Payload:
+        return _weighted_buffers()
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         weight = torch.zeros(1, dtype=wide(bucket.dtype), device=bucket.device)
-        return {ANCHOR: bucket.copy(), "moved": bucket.zeros(), WEIGHT: weight}
+        return {ANCHOR: bucket.copy(), "moved": bucket.zeros(), _WEIGHT: weight}
 
     def before_step(self, cx: Context, bucket: Bucket, state: State) -> None:
         if not self.proximal:
@@ -73,9 +77,9 @@ class client_deltas(Payload):
             samples = float(facts["samples"])
             moved = self._moved(bucket, state)
             state["moved"] = torch.add(state["moved"], moved, alpha=samples)
-            state[WEIGHT] = state[WEIGHT] + samples
+            state[_WEIGHT] = state[_WEIGHT] + samples
             bucket.scatter(state[ANCHOR])
-        elif event == ROUND_LEFT and (state[WEIGHT].any() or self._moved(bucket, state).any()):
+        elif event == ROUND_LEFT and (state[_WEIGHT].any() or self._moved(bucket, state).any()):
             raise UsageError(
                 "a round was left before its end, and what its clients have moved would count in the next "
                 "one; read each round to its end, and save inside the loop over its batches to go on there"
@@ -89,7 +93,7 @@ class client_deltas(Payload):
 
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
         # As wide as they are kept: samples of many clients are more than float16 holds.
-        return torch.cat([state["moved"], state[WEIGHT]])
+        return torch.cat([state["moved"], state[_WEIGHT]])
 
     def finalize(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
         if not result[-1] > 0:
@@ -106,5 +110,25 @@ class client_deltas(Payload):
         self, cx: Context, bucket: Bucket, state: State, value: Tensor, snapshot: Tensor | None
     ) -> None:
         state[ANCHOR], state["moved"] = value, bucket.zeros()
-        state[WEIGHT] = torch.zeros_like(state[WEIGHT])
+        state[_WEIGHT] = torch.zeros_like(state[_WEIGHT])
         bucket.scatter(value)
+
+
+@frozen
+class _weighted_buffers(parameters):
+    """Buffers, by the weight of the rule that they go with; 0 where a worker plays no client in a round.
+
+    They travel as float64, so that those that are equal on all workers stay what they are.
+    """
+
+    facts: ClassVar[PayloadFacts] = replace(parameters.facts, extra_entries=1, slots={_WEIGHT: "sum"})
+
+    def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
+        return {_WEIGHT: torch.zeros(1, dtype=torch.float64, device=bucket.device)}
+
+    def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
+        weight = state[_WEIGHT].to(out.device, torch.float64)
+        return torch.cat([bucket.gather(out) * weight, weight])
+
+    def finalize(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
+        return (result[:-1] / result[-1]).to(bucket.dtype)

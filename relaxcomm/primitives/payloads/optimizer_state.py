@@ -53,6 +53,10 @@ class optimizer_state(Payload):
 
     facts: ClassVar[PayloadFacts] = replace(parameters.facts, is_model=False, moves_model=False, wide=True)
 
+    @property
+    def words(self) -> str:
+        return f"the optimizer's {' or '.join(self.slots)} of"
+
     def check_optimizer(self, groups: list[dict[str, object]]) -> None:
         if not set(self.slots) <= _MADE_BY.keys():
             return  # what other optimizers call theirs is seen at the first exchange
