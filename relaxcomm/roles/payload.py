@@ -91,6 +91,11 @@ class Payload(Primitive):
         """What errors say before the name of a tensor, such as "the optimizer's exp_avg of"."""
         return ""
 
+    @property
+    def passes_gradients(self) -> bool:
+        """Whether it makes nothing of gradients, so that their mean may be taken where they are copied."""
+        return False
+
     def for_buffers(self) -> Payload | None:
         """What averages the model's buffers beside it, by the slots that both have; None for their mean."""
         return None

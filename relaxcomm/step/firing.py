@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from relaxcomm.composition.rule import Rule
-from relaxcomm.primitives.payloads.gradients import gradients
 from relaxcomm.roles import VotingTrigger
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.plan import Task
@@ -85,9 +83,8 @@ class Firings:
         """Whether the mean may be taken where the gradient is copied: nothing else looks at it before."""
         rule = task.rule
         alone = not rule.delay and task.moves_gradient and not self._controllers.watches(task.index)
-        return (
-            rule.exchange.facts.takes_divided and alone and _is_read_as_it_is(rule) and self._shows_nan(task)
-        )
+        takes = rule.exchange.facts.takes_divided and rule.payload.passes_gradients
+        return takes and alone and self._shows_nan(task)
 
     def _shows_nan(self, task: Task) -> bool:
         """Whether what is not finite comes to all ranks as it is, and spoils nothing that is kept."""
@@ -98,9 +95,4 @@ class Firings:
 def _adds_up(task: Task) -> bool:
     rule = task.rule
     is_sum = rule.compressor.facts.linear and rule.exchange.facts.returns != "robust mean"
-    return is_sum and not rule.delay and task.moves_gradient and _is_read_as_it_is(rule)
-
-
-def _is_read_as_it_is(rule: Rule) -> bool:
-    """Whether the payload makes nothing of the gradients; one of another type may make anything of them."""
-    return type(rule.payload) is gradients
+    return is_sum and not rule.delay and task.moves_gradient and rule.payload.passes_gradients

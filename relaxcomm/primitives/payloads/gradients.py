@@ -42,6 +42,10 @@ class gradients(Payload):
         slots={},
     )
 
+    @property
+    def passes_gradients(self) -> bool:
+        return type(self) is gradients  # what derives from it may make anything of them
+
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
         if cx.gradient_scale is not None:
             out.div_(cx.gradient_scale)
