@@ -31,8 +31,7 @@ class hypercube(Topology):
                 f"hypercube needs a power of two, got {world_size} workers; use {below} or {2 * below}, or "
                 "exponential, which takes any number"
             )
-        made: Any = nx.Graph()
-        made.add_nodes_from(range(world_size))
+        made: Any = nx.empty_graph(world_size)
         bits = world_size.bit_length() - 1
         made.add_edges_from((rank, rank ^ (1 << bit)) for rank in range(world_size) for bit in range(bits))
         return made
@@ -87,7 +86,6 @@ def _bits(world_size: int) -> int:
 def _circulant(world_size: int, distances: Sequence[int]) -> Graph:
     import networkx as nx
 
-    made: Any = nx.DiGraph()
-    made.add_nodes_from(range(world_size))
+    made: Any = nx.empty_graph(world_size, create_using=nx.DiGraph)
     made.add_edges_from((i, (i + distance) % world_size) for i in range(world_size) for distance in distances)
     return made

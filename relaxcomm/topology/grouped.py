@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -49,9 +49,5 @@ class hierarchical(Topology):
     def graph(self, world_size: int, step: int = 0) -> Graph:
         import networkx as nx
 
-        made: Any = nx.Graph()
         groups = self.groups(world_size)
-        for group in [*groups, [group[0] for group in groups]]:
-            made.add_nodes_from(group)
-            made.add_edges_from((i, j) for i in group for j in group if i < j)
-        return made
+        return nx.compose_all(map(nx.complete_graph, [*groups, [group[0] for group in groups]]))
