@@ -25,7 +25,6 @@ from relaxcomm.network.service_messages import (
     Trailers,
     as_bytes,
 )
-from relaxcomm.network.traffic import size_bytes
 from relaxcomm.network.transport import Membership
 from relaxcomm.tensors import buffer_pool
 
@@ -83,7 +82,7 @@ class Mailbox:
         self._numbers: Counter[int] = Counter()  # of the last message to each rank
         self._order = threading.Lock()  # in which requests are numbered and sent
         self._notice = torch.zeros(1, dtype=torch.uint8)
-        num_bytes = size_bytes(request)
+        num_bytes = request.nbytes
         self._buffer = torch.empty(num_bytes + self._trailers.num_bytes, dtype=torch.uint8)
         self.payload = self._buffer[:num_bytes]
         """What the last message has brought."""

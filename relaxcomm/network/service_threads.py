@@ -17,7 +17,6 @@ from relaxcomm.network.mailbox import FOR_EVER, GOODBYE, REQUEST, Channel, Mailb
 from relaxcomm.network.operations import Request
 from relaxcomm.network.point_to_point import ThreadedWork
 from relaxcomm.network.service_messages import Header
-from relaxcomm.network.traffic import size_bytes
 from relaxcomm.network.transport import Service
 
 _SLICE_SECONDS = 0.5
@@ -72,11 +71,11 @@ class ServiceThreads:
         local = rows.pop(self._rank, None)
         for other, (sent, _) in rows.items():
             works.append(self._mailbox.send(REQUEST, sent, other, clock))
-            self._counters.add(self._rule, sent=size_bytes(sent))
+            self._counters.add(self._rule, sent=sent.nbytes)
         numbers = {other: work.number for other, work in zip(rows, works, strict=True)}
         for other, (_, into) in rows.items():
             works.append(self._mailbox.receive_reply(into, other, numbers[other]))
-            self._counters.add(self._rule, received=size_bytes(into))
+            self._counters.add(self._rule, received=into.nbytes)
         if local is not None:
             with self._lock:
                 self._deliver(self._service.answer(self._rank, local[0]))
@@ -169,7 +168,7 @@ class ServiceThreads:
                 self._left.add(client)
                 self._deliver(self._service.leave(client))
             else:
-                self._counters.add(self._rule, received=size_bytes(payload))
+                self._counters.add(self._rule, received=payload.nbytes)
                 self._asked[client] = header
                 self._deliver(self._service.answer(client, payload))
 
@@ -179,7 +178,7 @@ class ServiceThreads:
             if client == self._rank:
                 self._local_replies.put(reply)
                 continue
-            self._counters.add(self._rule, sent=size_bytes(reply))
+            self._counters.add(self._rule, sent=reply.nbytes)
             # A client asks again only after it has the answer, so the one before has gone out.
             self._sending[client] = self._mailbox.reply(reply, self._asked[client])
 

@@ -10,14 +10,7 @@ Of few numbers Gloo's all-reduce is no ring: one takes about `log2 N` messages i
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from relaxcomm.network.operations import REDUCED, AllGather, AllToAll, Broadcast, Operation, Request
-
-
-def size_bytes(tensor: Tensor) -> int:
-    """Bytes of the entries of a tensor."""
-    return tensor.numel() * tensor.element_size()
 
 
 def traffic(operation: Operation, rank: int, world_size: int) -> tuple[int, int]:
@@ -33,23 +26,23 @@ def traffic(operation: Operation, rank: int, world_size: int) -> tuple[int, int]
     if world_size == 1:
         return 0, 0
     if isinstance(operation, REDUCED):
-        moved = round(2 * (world_size - 1) / world_size * size_bytes(operation.tensor))
+        moved = round(2 * (world_size - 1) / world_size * operation.tensor.nbytes)
     elif isinstance(operation, AllGather):
-        moved = (world_size - 1) * size_bytes(operation.tensor)
+        moved = (world_size - 1) * operation.tensor.nbytes
     elif isinstance(operation, AllToAll):
-        moved = (world_size - 1) * size_bytes(operation.tensor) // world_size
+        moved = (world_size - 1) * operation.tensor.nbytes // world_size
     elif isinstance(operation, Broadcast):
         place = (rank - operation.root) % world_size
-        size = size_bytes(operation.tensor)
+        size = operation.tensor.nbytes
         return tree_children(place, world_size) * size, size if place else 0
     elif isinstance(operation, Request):
         # The answers that this rank gives are counted when it gives them.
         others, rows = sum(other != rank for other in operation.asked), len(operation.asked)
-        return others * size_bytes(operation.tensor) // rows, others * size_bytes(operation.reply) // rows
+        return others * operation.tensor.nbytes // rows, others * operation.reply.nbytes // rows
     else:
         return (
-            sum(size_bytes(tensor) for tensor in operation.sends.values()),
-            sum(size_bytes(tensor) for tensor in operation.receives.values()),
+            sum(tensor.nbytes for tensor in operation.sends.values()),
+            sum(tensor.nbytes for tensor in operation.receives.values()),
         )
     return moved, moved
 

@@ -18,7 +18,7 @@ from relaxcomm.network.operations import Request
 from relaxcomm.network.reductions import Meeting
 from relaxcomm.network.simulated_network import SimulatedNetwork
 from relaxcomm.network.timeline import Timeline
-from relaxcomm.network.traffic import size_bytes, traffic
+from relaxcomm.network.traffic import traffic
 from relaxcomm.network.transport import Service
 
 _NOTHING, _AT_ONCE = torch.empty(0), Link()
@@ -81,7 +81,7 @@ class VirtualServices:
             row = sent.to("cpu", copy=True)  # services know no other device
             self._asked[server, rank, desk].append(asked)
             if server != rank:
-                self._counters[server, desk].add(desk[1], received=size_bytes(row))
+                self._counters[server, desk].add(desk[1], received=row.nbytes)
             arrives = begin if server == rank else float(arrived)
             happens = partial(self._take_in, server, rank, desk, row)
             self.events.at(arrives, happens, turn(server, rank, self._world.size))
@@ -121,7 +121,7 @@ class VirtualServices:
             asked = self._asked[server, client, desk].popleft()
             asked.rows[server].copy_(reply)
             if server != client:
-                self._counters[server, desk].add(desk[1], sent=size_bytes(reply))
+                self._counters[server, desk].add(desk[1], sent=reply.nbytes)
             if server == client or asked.at_once:
                 self._take_answer(asked, server, client, self.events.now)
             else:
@@ -131,7 +131,7 @@ class VirtualServices:
     def _send_answer(self, asked: Answers, server: int, client: int, desk: Desk) -> None:
         """It passes the link of who gives it, and then that of who asked, behind earlier ones."""
         now, link = self.events.now, self._network.link(asked.request, server, self._world.size, desk[1])
-        seconds, burst = size_bytes(asked.rows[server]) / link.bytes_per_second, link.burst_seconds
+        seconds, burst = asked.rows[server].nbytes / link.bytes_per_second, link.burst_seconds
         left = float(self._uplinks.depart(server, now, seconds, 0.0, burst))
 
         def pass_downlink() -> None:

@@ -57,7 +57,7 @@ class Message(ABC):
             if not isinstance(like, Tensor):
                 found[name] = like.unpack(data[start:])  # the last one
                 continue
-            size = like.numel() * like.element_size()
+            size = like.nbytes
             part = data[start : start + size]
             if part.storage_offset() % like.element_size():
                 part = part.clone()
@@ -68,10 +68,7 @@ class Message(ABC):
     @property
     def num_bytes(self) -> int:
         """Length of what `pack` returns."""
-        return sum(
-            part.num_bytes if isinstance(part, Message) else part.numel() * part.element_size()
-            for _, part in self._parts()
-        )
+        return sum(part.num_bytes if isinstance(part, Message) else part.nbytes for _, part in self._parts())
 
     def _parts(self) -> Iterator[tuple[str, Tensor | Message]]:
         """What is sent: the widest entries first, so that each part begins at a multiple of their size."""
