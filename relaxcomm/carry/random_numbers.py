@@ -31,6 +31,7 @@ def carried_random(states: Sequence[Mapping[str, Any]], membership: Membership) 
 
 
 def _begun(name: str, states: Sequence[Mapping[str, Any]], membership: Membership) -> Any:
+    """A generator begun anew, by what all old ranks had drawn and which new one this is."""
     drawn = hashlib.blake2b(repr(membership).encode(), digest_size=8)
     for one in states:
         drawn.update(raw(one[name]))

@@ -133,6 +133,7 @@ def arguments_of(target: Callable[..., object], values: Mapping[Any, Any]) -> di
 
 
 def _parse_rules(value: Mapping[Any, Any]) -> Algorithm:
+    """The algorithm of a mapping that holds rules."""
     unknown = set(value) - {"rules", "name", "controllers"}
     if unknown:
         raise ConfigError(
@@ -161,6 +162,7 @@ def _each(parse: Callable[[object], T], values: Sequence[object]) -> tuple[T, ..
 
 
 def _parse_rule(value: object) -> Rule:
+    """One of its rules."""
     if isinstance(value, Rule):
         return value
     if not isinstance(value, Mapping):
@@ -179,6 +181,7 @@ def _parse_rule(value: object) -> Rule:
 
 
 def _arguments(cls: type[Declared], value: object) -> dict[str, Any]:
+    """What a primitive is made with: a mapping of its arguments, or what it wraps alone."""
     hints = typing.get_type_hints(cls)
     wrapped = _wrapped(hints)
     if wrapped:

@@ -55,6 +55,7 @@ def refuse_missing(name: str) -> None:
 
 
 def _declared(folder: Path) -> list[EntryPoint]:
+    """What the pyproject.toml of a folder declares."""
     if not (folder / "pyproject.toml").exists():
         said = f"{folder} is not a package's folder: it has no pyproject.toml"
         if files := sorted(folder.glob("*.py")):
@@ -100,6 +101,7 @@ def _refuse_elsewhere(package: str, folder: Path, source: Path) -> None:
 
 
 def _defined(file: Path) -> list[EntryPoint]:
+    """What a file of Python would declare, were it a package."""
     sys.path.insert(0, str(file.resolve().parent))
     module = module_at(file)
     found = []

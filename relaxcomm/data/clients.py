@@ -140,6 +140,7 @@ class ClientSampler:
         return [client for client in self._plan.sampled(size, index, self._seed) if client % size == rank]
 
     def _train(self, client: int, index: int, part: Indices) -> Iterator[ClientBatch]:
+        """The batches of a client in a round, of which each shard of a replica has its part."""
         shards = self._shard.world_size
         if len(part) < shards:
             raise ConfigError(

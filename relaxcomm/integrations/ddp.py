@@ -187,6 +187,7 @@ class _Averager:
         return torch.stack([result.isfinite().all() for result in results]).all()
 
     def _context(self, rule: Rule, task: Task | None = None, round: int = 0, samples: int = 1) -> Context:
+        """What primitives may know in this backward."""
         scale = None
         if self._scaler is not None and self._scaler.is_enabled():
             scale = self._scaler.scale(torch.ones((), device=self._waiting[0].flat.device))

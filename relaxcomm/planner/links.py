@@ -144,6 +144,7 @@ class GraphLinks(Links):
         return made
 
     def _routed(self, pairs: Sequence[Pair]) -> tuple[float, float, float]:
+        """Seconds of a byte on the busiest link of all routes, the longest latency, and that link's load."""
         load: Counter[Pair] = Counter()
         latency = 0.0
         routes = {one: self._shortest(one) for one in {one for one, _ in pairs}}

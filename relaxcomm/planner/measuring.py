@@ -126,6 +126,7 @@ def _seconds(coder: Compressor, decoded: int, numel: int, device: torch.device) 
 def _once(
     coder: Compressor, decoded: int, cx: Context, bucket: Bucket, state: dict[str, torch.Tensor]
 ) -> float:
+    """Seconds of coding a bucket and decoding so many messages."""
     tensor = bucket.gather(bucket.empty())
     elapsed = _stopwatch(bucket.device)
     coding = coder.encode_decode(cx, tensor, state, keep_sent=False)

@@ -52,6 +52,7 @@ def _assumed(replay: Replay) -> Iterator[str]:
 
 
 def _assumed_of(rule: Rule, index: int, replay: Replay) -> Iterator[str]:
+    """Likewise of a rule."""
     facts, plan = rule.trigger.facts, replay.plan
     if facts.known == "backward" or facts.needs:
         every = facts.period_steps

@@ -95,6 +95,7 @@ class ReplayedRun:
         return Replayed(seconds, compute, coding, exposed, hidden, sent, busiest)
 
     def _step(self, step: int) -> None:
+        """Compute, and send what is due, as the engine does."""
         compute = self._plan.compute_seconds(step - self._begin)[0]
         fired = self._plan.timetable.fired(step) - self._without
         if not (fired or self._late or self._plan.votes[0]):

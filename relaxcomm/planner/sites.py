@@ -70,6 +70,7 @@ class SiteLinks(Links):
         return known[1]
 
     def _counted(self, pairs: Sequence[Pair]) -> tuple[float, float]:
+        """The same, pair by pair."""
         site_of = [site for site, group in enumerate(self.groups) for _ in group]
         out: dict[int, float] = defaultdict(float)
         into: dict[int, float] = defaultdict(float)

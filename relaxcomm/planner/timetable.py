@@ -76,12 +76,14 @@ class Timetable:
         return sum(self._fires(rule, step) for step in steps) != times
 
     def _period_of(self, rule: Rule) -> int:
+        """Steps from one exchange of a rule to its next."""
         if rule.trigger.facts.known == "event":
             plan = rule.trigger.round_plan() or RoundPlan(epochs=1, fraction=1.0, clients=None)
             return self._scenario.round_steps(plan)
         return rule.trigger.facts.period_steps
 
     def _fires(self, rule: Rule, step: int) -> bool:
+        """Whether a rule's trigger says yes, as far as that is known before."""
         facts = rule.trigger.facts
         if facts.known == "event":
             return (step + 1) % self._period_of(rule) == 0

@@ -83,6 +83,7 @@ def name_and_options(value: object) -> tuple[str, Mapping[Any, Any]]:
 
 
 def _import(name: str, beside: Path | None) -> Callable[..., Task]:
+    """The function that a task's name leads to."""
     if name not in BUNDLED and ":" not in name:
         raise ConfigError(
             f"unknown task {shown(name)}{closest(name, BUNDLED)}; your own: 'package.module:make'"

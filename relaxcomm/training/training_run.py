@@ -101,6 +101,7 @@ class Run:
         )
 
     def _train(self) -> None:
+        """Train to the end, epoch by epoch, or round by round."""
         by_round = self._by_round
         while self.loader.epoch < self.task.epochs:
             if self.ranks.generation.number:

@@ -40,6 +40,7 @@ def check_outer(rule: RuleParts) -> None:
 
 
 def _check_measuring(rule: RuleParts) -> None:
+    """Refuse an outer that looks at the whole model where that is never there as a whole."""
     whole = f"{rule.outer!r} looks at the result of the whole model"
     if rule.payload.facts.site == "backward":
         raise CompositionError(

@@ -34,6 +34,7 @@ def check_rule(rule: RuleParts) -> None:
 
 
 def _check_kinds(rule: RuleParts) -> None:
+    """Refuse messages that the exchange cannot combine."""
     exchange, compressor = rule.exchange, rule.compressor
     refused = compressor.facts.kinds - exchange.facts.accepts
     if refused:
@@ -44,6 +45,7 @@ def _check_kinds(rule: RuleParts) -> None:
 
 
 def _check_exchange(rule: RuleParts) -> None:
+    """Refuse what the exchange does not bring back as payload, compressor or trigger need it."""
     exchange = rule.exchange
     moves_base = rule.payload.facts.has_base and rule.payload.facts.is_move
     if moves_base and not (exchange.facts.same_result or exchange.facts.returns == "base"):
@@ -89,6 +91,7 @@ def _shows_results(exchange: ExchangeFacts, rule: RuleParts) -> bool:
 
 
 def _check_replicas(rule: RuleParts) -> None:
+    """Refuse what would send something twice, or draw points to zero."""
     exchange = rule.exchange
     if exchange.facts.follows_parameters and not rule.payload.facts.is_model:
         raise CompositionError(
@@ -119,6 +122,7 @@ def _check_clock(rule: RuleParts) -> None:
 
 
 def _check_events(rule: RuleParts) -> None:
+    """Refuse two that wait for different events, and what loses the weights of clients."""
     event = rule.trigger.facts.event
     waits = rule.payload.facts.event
     if ROUND in {waits, event} and waits != event:
@@ -155,6 +159,7 @@ def _check_events(rule: RuleParts) -> None:
 
 
 def _check_delay(rule: RuleParts) -> None:
+    """Refuse results that come too late to be applied."""
     facts = rule.payload.facts
     if rule.delay and facts.site == "step" and not facts.moves_model:
         raise CompositionError(
@@ -204,6 +209,7 @@ def _check_unbounded(rule: RuleParts) -> None:
 
 
 def _check_range(rule: RuleParts) -> None:
+    """Refuse a rule that is never active, or covers nothing."""
     start, stop = rule.active
     if stop is not None and stop <= start:
         raise CompositionError(
