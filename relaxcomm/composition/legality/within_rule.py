@@ -26,6 +26,7 @@ def check_rule(rule: RuleParts) -> None:
     _check_replicas(rule)
     _check_clock(rule)
     _check_events(rule)
+    _check_weights(rule)
     check_outer(rule)
     _check_delay(rule)
     _check_range(rule)
@@ -122,7 +123,7 @@ def _check_clock(rule: RuleParts) -> None:
 
 
 def _check_events(rule: RuleParts) -> None:
-    """Refuse two that wait for different events, and what loses the weights of clients."""
+    """Refuse a payload and a trigger that wait for different events, and one that is told of none."""
     event = rule.trigger.facts.event
     waits = rule.payload.facts.event
     if ROUND in {waits, event} and waits != event:
@@ -143,14 +144,19 @@ def _check_events(rule: RuleParts) -> None:
         )
     if event is not None and rule.delay:
         raise CompositionError(f"delay {rule.delay} with {rule.trigger!r}: a round has no steps; use delay 0")
+
+
+def _check_weights(rule: RuleParts) -> None:
+    """Refuse what loses a weight that is sent behind the entries, or takes these without it."""
+    if not rule.payload.facts.extra_entries:
+        return
     coded = rule.compressor.facts
-    keeps_weights = coded.scope == "entry" and coded.unbiased and math.isinf(coded.clip)
-    if rule.payload.facts.extra_entries and not keeps_weights:
+    if not (coded.scope == "entry" and coded.unbiased and math.isinf(coded.clip)):
         raise CompositionError(
             f"{rule.payload!r} sends a weight behind its entries, which {rule.compressor!r} might not keep; "
             "use identity() or cast(dtype=…)"
         )
-    if rule.payload.facts.extra_entries and rule.exchange.facts.returns == "robust mean":
+    if rule.exchange.facts.returns == "robust mean":
         raise CompositionError(
             f"{rule.payload!r} sends entries that are multiplied by a weight, of which {rule.exchange!r} "
             "would take the middle ones without their weights; use the exchange all_reduce(), or the payload "
