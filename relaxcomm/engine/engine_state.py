@@ -13,7 +13,6 @@ from relaxcomm.engine.saved_state.state_fits import check_fits
 from relaxcomm.engine.saved_state.state_schema import parse
 from relaxcomm.engine.session import Session
 from relaxcomm.network.transport import Membership
-from relaxcomm.step.kept_replica import kept
 
 
 def export(session: Session, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
@@ -79,8 +78,7 @@ def restore(session: Session, state: Mapping[str, Any]) -> None:
     session.loop.abort_step()
     session.step.parameters.even_out()
     session.replica.loaded.forget()  # the weights belong to the state
-    with kept(session.bound):  # a switch would average them
-        session.schedule.resume(state)
+    session.schedule.resume(state)
     step_state.restore(session.step, state)
     session.loaders.restore(state["loaders"])
     session.replica.loaded.forget(is_restored=True)

@@ -86,7 +86,12 @@ class Session:
         return self.step.bound
 
     def switch(
-        self, algorithm: object, residuals: switching.Residuals = "carry", *, from_start: bool = False
+        self,
+        algorithm: object,
+        residuals: switching.Residuals = "carry",
+        *,
+        from_start: bool = False,
+        resumes: bool = False,
     ) -> None:
         """Go on with another algorithm.
 
@@ -94,26 +99,33 @@ class Session:
             algorithm: as YAML has it, or made in Python.
             residuals: whether compressors' are carried over.
             from_start: go on as if it had run all the time, where that can be.
+            resumes: its state comes next, and model and optimizers, which stay as they are, belong to that.
         """
         with self.replica.loaded.ending():
             while True:
                 try:
-                    self._switch(algorithm, residuals, from_start=from_start)
+                    self._switch(algorithm, residuals, from_start=from_start, resumes=resumes)
                     return
                 except RankLostError as error:
                     if self.joins_again(error):  # others, who have switched
                         return
 
-    def _switch(self, algorithm: object, residuals: switching.Residuals, *, from_start: bool) -> None:
+    def _switch(
+        self, algorithm: object, residuals: switching.Residuals, *, from_start: bool, resumes: bool
+    ) -> None:
         before = self.step
         before.meet()
         following = switching.choose(before.bound, self.settings, algorithm, residuals)
-        switching.check_moments(before.bound, following, from_start=from_start)
+        if not resumes:
+            switching.check_moments(before.bound, following, from_start=from_start)
         self.loop.leave()
         try:
-            switching.come_to_rest(before)
+            switching.come_to_rest(before, resumes=resumes)
             self.loop.given_up.catch_up()
-            bound = switching.follow(before.bound, following, residuals, from_start=from_start)
+            if resumes:
+                bound = Bound(following, self.replica, self.world, before.bound.norms)
+            else:
+                bound = switching.follow(before.bound, following, residuals, from_start=from_start)
         except BaseException:  # such as of moments that are not finite; a loop may go on as before
             self.schedule.stay()
             raise

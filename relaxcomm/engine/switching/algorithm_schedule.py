@@ -72,12 +72,12 @@ class AlgorithmSchedule:
         phase, algorithm = saved["phase"], saved["algorithm"]
         measured = None if saved["measured"] is None else Measured(**saved["measured"])
         if repr(self._bound.algorithm) not in (algorithm, repr(self._first_of(phase))):
-            self._begin(phase)
+            self._begin(phase, resumes=True)
         elif phase != self._num_begun:
             self._num_begun = phase
             self.follow()
         if measured is not None and repr(self._bound.algorithm) != algorithm:
-            self._choose(measured)
+            self._choose(measured, resumes=True)
         self._measured = measured
         self._first_steps.resume(saved["step_times"])
 
@@ -178,12 +178,12 @@ class AlgorithmSchedule:
         chosen, _ = algorithm.planner.choose(measured)
         return fitted(self._bound.replica.parameters, parse_algorithm(chosen))
 
-    def _begin(self, num_begun: int, residuals: Residuals = "carry") -> None:
+    def _begin(self, num_begun: int, residuals: Residuals = "carry", *, resumes: bool = False) -> None:
         """Be where a run is in which so many phases have begun."""
         before, self._num_begun = self._num_begun, num_begun
         algorithm = self._algorithms[num_begun]
         try:
-            self._switch(algorithm, residuals)
+            self._switch(algorithm, residuals, resumes=resumes)
         except BaseException:  # a loop may go on, and the phase is due again where its next step ends
             self._num_begun = before
             self.stay()
@@ -191,14 +191,14 @@ class AlgorithmSchedule:
         step = self._phases[num_begun - 1].after_steps if num_begun else 0
         self._tell(f"{algorithm.name} from step {step}")
 
-    def _choose(self, measured: Measured) -> None:
+    def _choose(self, measured: Measured, *, resumes: bool = False) -> None:
         """Go on with what the planner says; the same on all ranks."""
         before = self._bound.algorithm
         assert before.planner is not None, "nothing is measured without one"
         algorithm, reason = before.planner.choose(measured)
         if self._loop.step.inputs.active:
             check_switches(parse_algorithm(algorithm))
-        self._switch(algorithm, from_start=True)
+        self._switch(algorithm, from_start=True, resumes=resumes)
         self._measured = measured
         self.choice = f"{before.name} chose {self._bound.algorithm!r}: {reason}"
         self._tell(self.choice)

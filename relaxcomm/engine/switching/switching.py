@@ -70,12 +70,17 @@ def choose(bound: Bound, settings: Config, algorithm: object, residuals: Residua
     return following
 
 
-def come_to_rest(step: Step) -> None:
-    """Apply everything that is on its way, and leave `.grad` as it is; the hooks must be off."""
+def come_to_rest(step: Step, *, resumes: bool = False) -> None:
+    """Apply everything that is on its way, and leave `.grad` as it is; the hooks must be off.
+
+    Args:
+        step: of the algorithm.
+        resumes: model and optimizers are those of a saved run, and stay as they are.
+    """
     bound = step.bound
     bound.flags.raise_if_bad()
     bound.votes.drain()
-    is_loaded = bool(bound.replica.loaded.changed())
+    is_loaded = resumes or bool(bound.replica.loaded.changed())
     if is_loaded:
         step.backward.overtake()
     with kept_replica.kept(bound) if is_loaded else nullcontext():  # what is late is of other weights
@@ -86,7 +91,7 @@ def come_to_rest(step: Step) -> None:
         bound.replica.forget_scale()  # no GradScaler unscales what is late
         with _gradients_kept(step):
             while step.backward.drain():
-                for optimizer in bound.replica.optimizers:
+                for optimizer in () if resumes else bound.replica.optimizers:
                     lay_out_as_parameters(optimizer)
                     optimizer.step()
 

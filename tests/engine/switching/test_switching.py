@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 
 import networkx
@@ -266,6 +267,45 @@ def test_replicas_that_differ_are_resumed_as_they_were_saved():
     assert not np.allclose(whole[0][16], whole[1][16])
     for one, other in zip(resumed, whole, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def resumed_by_others(world, first, second):
+    """What a run ends with, and one that goes on from its second phase after steps in the first."""
+
+    def begin(seed):
+        model = CASES["toy"].model(seed=seed)
+        optimizer = make_optimizer("adamw", model)
+        config = {"algorithm": first, "phases": [{"after_steps": 4, "algorithm": second}]}
+        return model, optimizer, world.attach(model, optimizer, config)
+
+    def end(model, optimizer, engine):
+        train(engine, model, optimizer, world, 8, 14)
+        engine.close(average=False)
+        return [values(model), *(one["exp_avg"].numpy().copy() for one in optimizer.state.values())]
+
+    whole = model, optimizer, engine = begin(world.rank)
+    train(engine, model, optimizer, world, 0, 8)
+    saved = copy.deepcopy(engine.run_state_dict())
+    expected = end(*whole)
+    model, optimizer, engine = begin(9)
+    train(engine, model, optimizer, world, 20, 22)
+    engine.load_run_state_dict(saved)
+    return expected, end(model, optimizer, engine)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("local_sgd", {"name": "post_local_sgd", "steps": 3, "after_steps": 2}),  # equal at first
+        (DELAYED, {"name": "local_sgd", "steps": 3}),  # whose gradients are on their way
+    ],
+    ids=["moments differ", "late gradients"],
+)
+def test_a_phase_is_resumed_with_the_moments_that_were_saved(first, second):
+    """The switch to its algorithm has averaged them, or stepped the optimizer by what was late."""
+    for expected, found in in_process(resumed_by_others, 3, first, second):
+        for one, other in zip(expected, found, strict=True):
+            np.testing.assert_array_equal(other, one)
 
 
 def accumulating(world):
