@@ -120,12 +120,12 @@ class Session:
             switching.check_moments(before.bound, following, from_start=from_start)
         self.loop.leave()
         try:
-            switching.come_to_rest(before, resumes=resumes)
-            self.loop.given_up.catch_up()
             if resumes:
-                bound = Bound(following, self.replica, self.world, before.bound.norms)
+                bound = switching.give_way(before, following)
             else:
+                switching.come_to_rest(before)
                 bound = switching.follow(before.bound, following, residuals, from_start=from_start)
+            self.loop.given_up.catch_up()
         except BaseException:  # such as of moments that are not finite; a loop may go on as before
             self.schedule.stay()
             raise

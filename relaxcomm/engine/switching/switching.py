@@ -24,6 +24,7 @@ from relaxcomm.replica.named_parameters import named_parameters
 from relaxcomm.roles import Payload, is_buffer
 from relaxcomm.step import kept_replica, replicas, served
 from relaxcomm.step.bound import Bound
+from relaxcomm.step.flight import land_all
 from relaxcomm.step.step import Step
 
 Residuals: TypeAlias = Literal["carry", "drop"]
@@ -70,17 +71,12 @@ def choose(bound: Bound, settings: Config, algorithm: object, residuals: Residua
     return following
 
 
-def come_to_rest(step: Step, *, resumes: bool = False) -> None:
-    """Apply everything that is on its way, and leave `.grad` as it is; the hooks must be off.
-
-    Args:
-        step: of the algorithm.
-        resumes: model and optimizers are those of a saved run, and stay as they are.
-    """
+def come_to_rest(step: Step) -> None:
+    """Apply everything that is on its way, and leave `.grad` as it is; the hooks must be off."""
     bound = step.bound
     bound.flags.raise_if_bad()
     bound.votes.drain()
-    is_loaded = resumes or bool(bound.replica.loaded.changed())
+    is_loaded = bool(bound.replica.loaded.changed())
     if is_loaded:
         step.backward.overtake()
     with kept_replica.kept(bound) if is_loaded else nullcontext():  # what is late is of other weights
@@ -91,9 +87,19 @@ def come_to_rest(step: Step, *, resumes: bool = False) -> None:
         bound.replica.forget_scale()  # no GradScaler unscales what is late
         with _gradients_kept(step):
             while step.backward.drain():
-                for optimizer in () if resumes else bound.replica.optimizers:
+                for optimizer in bound.replica.optimizers:
                     lay_out_as_parameters(optimizer)
                     optimizer.step()
+
+
+def give_way(step: Step, algorithm: Algorithm) -> Bound:
+    """The algorithm of a saved run on its model, which nothing moves that was on its way before."""
+    bound = step.bound
+    land_all(late.flight for bucket in step.backward.buckets for late in bucket.late)
+    land_all(transfer.flight for transfer in step.parameters.late)
+    bound.world.transport.leave()
+    step.backward.release()
+    return Bound(algorithm, bound.replica, bound.world, bound.norms)
 
 
 @contextmanager

@@ -270,7 +270,7 @@ def test_replicas_that_differ_are_resumed_as_they_were_saved():
 
 
 def resumed_by_others(world, first, second):
-    """What a run ends with, and one that goes on from its second phase after steps in the first."""
+    """What a run ends with, and one that goes on from its second phase where NaN came in the first."""
 
     def begin(seed):
         model = CASES["toy"].model(seed=seed)
@@ -289,6 +289,9 @@ def resumed_by_others(world, first, second):
     expected = end(*whole)
     model, optimizer, engine = begin(9)
     train(engine, model, optimizer, world, 20, 22)
+    (CASES["toy"].local_loss(model, 22, world.rank) * float("nan")).backward()
+    optimizer.step()
+    optimizer.zero_grad()
     engine.load_run_state_dict(saved)
     return expected, end(model, optimizer, engine)
 
