@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch.optim.lr_scheduler import LRScheduler
 
 from relaxcomm.carry import carry
 from relaxcomm.engine import engine_state
@@ -147,8 +146,7 @@ def _checked(replica: Replica, saved: Any, others: Mapping[str, Stateful]) -> di
             f"{sorted(others)} is given; give load what save was given, by the same names"
         )
     check_schedulers(others, parsed.others, parsed.scheduler_kinds)
-    scheduled = any(isinstance(one, LRScheduler) for one in others.values())
-    ordered = {**saved, **run_optimizers.as_listed(replica, saved, scheduled)}
+    ordered = {**saved, **run_optimizers.as_listed(replica, saved)}
     run_optimizers.check(replica.optimizers, ordered["optimizers"], ordered["optimizer_settings"])
     if (parsed.scaler is None) != (replica.scaler is None):
         had, has = ("no", "a") if parsed.scaler is None else ("a", "no")

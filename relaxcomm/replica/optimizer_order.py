@@ -84,11 +84,10 @@ def _by_place(state: Mapping[str, Any], names: Listed, sizes: Mapping[str, int])
     if not has_torchs_form(state, names) or not all(map(_is_of_no_parameter, own)):
         return str(sorted(map(str, state)))
     held, groups = state["state"], state["param_groups"]
-    beside = [values for index, values in held.items() if not isinstance(index, int)]  # of no parameter
-    for values in (*groups, *(one for one in beside if isinstance(one, Mapping))):
-        for key, value in values.items():
-            if isinstance(value, list | tuple) and any(isinstance(v, Tensor) and v.dim() for v in value):
-                return f"{key!r}, a list of tensors of no parameter"
+    beside = {index: values for index, values in held.items() if not isinstance(index, int)}
+    for key, value in chain.from_iterable(one.items() for one in (*groups, beside)):
+        if _has_entries(value):
+            return f"{key!r}, with tensors of no parameter"
     for group, members in zip(groups, names, strict=True):
         whole = sum(sizes.get(name, 0) for name in members)
         for index, name in zip(group["params"], members, strict=True):
@@ -97,6 +96,14 @@ def _by_place(state: Mapping[str, Any], names: Listed, sizes: Mapping[str, int])
                 if isinstance(value, Tensor) and value.dim() == 1 and own_size < len(value) == whole:
                     return f"{key!r} of {whole} entries for the {own_size} of {name}"
     return None
+
+
+def _has_entries(value: Any) -> bool:
+    """Whether a tensor with entries is anywhere in a value."""
+    if isinstance(value, Tensor):
+        return value.dim() > 0
+    parts = value.values() if isinstance(value, Mapping) else value
+    return isinstance(value, Mapping | list | tuple) and any(map(_has_entries, parts))
 
 
 def _is_of_no_parameter(value: object) -> bool:

@@ -86,31 +86,59 @@ def test_names_that_are_of_other_groups_are_no_saved_state(names):
             engine.load_run_state_dict(state)
 
 
-@pytest.mark.parametrize("in_order", [True, False])
-def test_groups_in_another_order_are_refused_beside_a_scheduler(in_order):
+class Halving:
+    """A scheduler that is none of torch's, as timm has."""
+
+    def __init__(self, optimizer):
+        self.kept = {"base": [group["lr"] for group in optimizer.param_groups]}
+        self.optimizer = optimizer
+
+    def step(self):
+        for group, rate in zip(self.optimizer.param_groups, self.kept["base"], strict=True):
+            group["lr"] = rate / 2
+
+    def state_dict(self):
+        return {"kept": dict(self.kept)}
+
+    def load_state_dict(self, state_dict):
+        self.kept = state_dict["kept"]
+
+
+def stepping(optimizer):
+    return torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+
+@pytest.mark.parametrize("kind", [stepping, Halving])
+@pytest.mark.parametrize("changes", ["nothing", "its groups", "others"])
+def test_groups_in_another_order_are_refused_beside_their_scheduler(kind, changes):
     """It keeps rates by their places, and would give each group another's at its next step."""
-    model = nn.Linear(2, 2)
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2, bias=False))
+    weight, bias, *rest = model.parameters()
 
-    def made(reverse):
-        rates = [{"params": [model.weight], "lr": 0.1}, {"params": [model.bias], "lr": 0.9}]
-        optimizer = torch.optim.SGD(rates[::-1] if reverse else rates)
-        return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    def made(changes):
+        rates = [{"params": [weight], "lr": 0.1}, {"params": [bias], "lr": 0.9}]
+        others = [{"params": [p]} for p in rest]
+        optimizers = [
+            torch.optim.SGD(rates[::-1] if changes == "its groups" else rates),
+            torch.optim.SGD(others[::-1] if changes == "others" else others, lr=0.1),
+        ]
+        return optimizers, kind(optimizers[0])
 
-    optimizer, scheduler = made(reverse=False)
-    with attach(model, optimizer, "bsp") as engine:
+    optimizers, scheduler = made("nothing")
+    with attach(model, optimizers, "bsp") as engine:
         model(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
+        for one in optimizers:
+            one.step()
         scheduler.step()
         state = copy.deepcopy(engine.run_state_dict(scheduler=scheduler))
-    optimizer, scheduler = made(reverse=not in_order)
-    with attach(model, optimizer, "bsp") as engine:
-        if in_order:
-            engine.load_run_state_dict(state, scheduler=scheduler)
-            assert scheduler.get_last_lr() == [group["lr"] for group in optimizer.param_groups]
-        else:
-            text = r"optimizer 0 began with weight, bias as .* begin with bias, weight here, and a scheduler"
+    optimizers, scheduler = made(changes)
+    with attach(model, optimizers, "bsp") as engine:
+        if changes == "its groups":
+            text = r"0 began with 0.weight, 0.bias as .* begin with 0.bias, 0.weight here, and 'scheduler'"
             with pytest.raises(ConfigError, match=text):
                 engine.load_run_state_dict(state, scheduler=scheduler)
+        else:
+            engine.load_run_state_dict(state, scheduler=scheduler)
 
 
 class ByPlace(torch.optim.SGD):
@@ -136,6 +164,23 @@ class Flat(torch.optim.SGD):
         parameters = self.param_groups[0]["params"]
         self.state[parameters[0]] = {"flat": torch.zeros(sum(p.numel() for p in parameters))}
         super().step(closure)
+
+
+class InGroup(torch.optim.SGD):
+    """Keeps the momentum of a group, flat, beside its settings."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for group in self.param_groups:
+            group["flat"] = torch.cat([p.grad.flatten() for p in group["params"]])
+
+
+class BesideAll(torch.optim.SGD):
+    """Keeps the momentum of all, flat, under a name of its own."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        self.state["flat"] = torch.zeros(32)
 
 
 class Counting(torch.optim.Adam):
@@ -168,7 +213,9 @@ def reversed_after_save(kind, **settings):
     ("kind", "settings", "has"),
     [
         (ByPlace, {"in_group": False}, r"\['kept', 'param_groups', 'state'\]"),
-        (ByPlace, {"in_group": True}, "'kept', a list of tensors of no parameter"),
+        (ByPlace, {"in_group": True}, "'kept', with tensors of no parameter"),
+        (InGroup, {"lr": 0.1}, "'flat', with tensors of no parameter"),
+        (BesideAll, {"lr": 0.1}, "'flat', with tensors of no parameter"),
         (Flat, {"lr": 0.1}, "'flat' of 32 entries for the 16 of 0.weight"),
     ],
 )

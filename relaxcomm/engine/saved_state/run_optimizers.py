@@ -42,27 +42,19 @@ def settings(optimizers: Sequence[Optimizer]) -> dict[int, list[str]]:
     return {index: list(getattr(one, "defaults", None) or ()) for index, one in enumerate(optimizers)}
 
 
-def as_listed(replica: Replica, saved: Mapping[str, Any], scheduled: bool) -> dict[str, Any]:
+def as_listed(replica: Replica, saved: Mapping[str, Any]) -> dict[str, Any]:
     """What a run has saved of its optimizers, in the order in which they and their parameters are here.
 
-    Args:
-        replica: this rank's.
-        saved: the run.
-        scheduled: whether schedulers of torch's go on as well, which keep rates by the places of groups.
-
-    Raises: ConfigError where they are not as many, or hold other groups of parameters.
+    Raises: ConfigError where they are not as many, or hold other groups of parameters, or hold them in
+        another order while something else that was saved keeps a list of as many, as schedulers do.
     """
     states, theirs, ours = saved["optimizers"], saved["optimizer_parameters"], optimizer_order.listed(replica)
     if len(states) != len(ours):
         raise ConfigError(f"{len(states)} optimizers were saved, and {len(ours)} are attached")
     places = optimizer_order.counterparts(ours, theirs, "the run that was saved")
     for index, (names, place) in enumerate(zip(ours, places, strict=True)):
-        if scheduled and not optimizer_order.groups_alike(names, theirs[place]):
-            was, here = (_begin(one) for one in (theirs[place], names))
-            raise ConfigError(
-                f"the groups of optimizer {index} began with {was} as they were saved, and begin with {here} "
-                "here, and a scheduler keeps rates by the places of groups; list groups as they were saved"
-            )
+        if not optimizer_order.groups_alike(names, theirs[place]):
+            _check_others(index, names, theirs[place], saved["others"])
     return {
         "optimizers": [
             optimizer_order.as_listed(replica, names, theirs[place], states[place])
@@ -75,8 +67,27 @@ def as_listed(replica: Replica, saved: Mapping[str, Any], scheduled: bool) -> di
     }
 
 
-def _begin(listed: optimizer_order.Listed) -> str:
-    return ", ".join(names[0] if names else "none" for names in listed)
+def _check_others(
+    index: int, ours: optimizer_order.Listed, theirs: optimizer_order.Listed, others: Mapping[str, Any]
+) -> None:
+    """Refuse groups in another order beside what may keep rates by their places, whoever wrote it."""
+    was, here = (", ".join(names[0] if names else "none" for names in one) for one in (theirs, ours))
+    for name, state in others.items():
+        if _has_list(state, len(ours)):
+            raise ConfigError(
+                f"the groups of optimizer {index} began with {was} as they were saved, and begin with {here} "
+                f"here, and {name!r} keeps a list of {len(ours)}, as schedulers keep rates by the places of "
+                "groups; list groups as they were saved"
+            )
+
+
+def _has_list(state: Any, length: int) -> bool:
+    """Whether a list of so many is anywhere in a state."""
+    if isinstance(state, Mapping):
+        return any(_has_list(one, length) for one in state.values())
+    if not isinstance(state, list | tuple):
+        return False
+    return len(state) == length or any(_has_list(one, length) for one in state)
 
 
 def load(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
