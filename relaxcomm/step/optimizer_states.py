@@ -69,24 +69,13 @@ def have_means(told: Iterable[Held]) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class Moment:
-    """A tensor of numbers that an optimizer holds of a parameter.
-
-    Args:
-        item: it, with a name.
-        weight: by which this rank's goes into the mean, as some ranks have none.
-    """
-
-    item: Item
-    weight: float
-
-
-def moments(replica: Replica, world: World, names: Collection[str]) -> list[Moment]:
-    """What the optimizers of all ranks hold of some parameters, after they were made alike.
+def make_alike(replica: Replica, world: World, names: Collection[str]) -> dict[str, float]:
+    """Have the optimizers of all ranks hold the same kinds of moments of some parameters.
 
     Of what some ranks have not begun, since they never used a parameter, the mean is that of the others: it
     need not begin at zero. Counts of steps are those of the rank that has made most.
+
+    Returns: by which weight each of this rank's moments goes into the mean, by name.
     """
     found = _held(replica, names)
     told = world.gather(found, _EVENT)
@@ -96,24 +85,24 @@ def moments(replica: Replica, world: World, names: Collection[str]) -> list[Mome
             _begin(states[parameter], parameter, theirs)
             farthest = max(theirs, key=lambda one: one.steps)
             _put(states[parameter], farthest.numbers, parameter.device)
-    begun = Counter((key, name) for one in told for key, held in one.items() for name in held.moments)
-    return [
-        Moment(
-            Item(f"{name} of {key}", local(value)),
-            (key in found and name in found[key].moments) * world.size / begun[key, name],
-        )
-        for key, parameter, states in states_of(replica, names)
-        for name, value in sorted(states.get(parameter, {}).items())
-        if (key, name) in begun
-    ]
+    mine, begun = _moments_in(found), Counter(name for one in told for name in _moments_in(one))
+    return {name: (name in mine) * world.size / ranks for name, ranks in begun.items()}
 
 
-def own_moments(replica: Replica, names: Collection[str]) -> list[Item]:
-    """What this rank's optimizers hold of some parameters, as it is, that would be averaged."""
+def _moments_in(held: Mapping[str, Held]) -> set[str]:
+    return {_named(name, key) for key, one in held.items() for name in one.moments}
+
+
+def _named(name: object, key: str) -> str:
+    return f"{name} of {key}"
+
+
+def moments(replica: Replica, names: Collection[str]) -> list[Item]:
+    """What this rank's optimizers hold of some parameters that is averaged."""
     return [
-        Item(f"{name} of {key}", local(value))
+        Item(_named(name, key), local(value))
         for key, parameter, states in states_of(replica, names)
-        for name, value in sorted(states.get(parameter, {}).items())
+        for name, value in sorted(states.get(parameter, {}).items(), key=lambda held: str(held[0]))
         if _is_moment(name, value, parameter)
     ]
 

@@ -98,7 +98,7 @@ def check_moments(bound: Bound, names: Collection[str]) -> tuple[set[str], int]:
     """
     replica, world = bound.replica, bound.world
     copied, root = optimizer_states.without_means(replica, world, names)
-    buckets = replica.pack(optimizer_states.own_moments(replica, set(names) - copied))
+    buckets = replica.pack(optimizer_states.moments(replica, set(names) - copied))
     everyone = world.gather_all(_spoilt(buckets, _MOMENTS), "the check of moments")
     if any(everyone) and not _are_equal(bound, buckets):  # else they stay
         raise held_error(everyone, bound.clock.step, _UNCHANGED)
@@ -112,10 +112,10 @@ def _equalise_optimizers(bound: Bound, names: Collection[str], copied: set[str],
     items, left = copied_states.begin_as(replica, world, root, copied, settings=covers)
     copy(items, world.transport, replica.bucket_bytes, root=root)
     copied_states.warn_of_left("the average of replicas", left)
-    held = optimizer_states.moments(replica, world, set(names) - copied)
-    buckets = replica.pack(moment.item for moment in held)
+    weights = optimizer_states.make_alike(replica, world, set(names) - copied)
+    buckets = replica.pack(optimizer_states.moments(replica, set(names) - copied))
     if not _are_equal(bound, buckets):
-        weights, flats = {one.item.name: one.weight for one in held}, gathered(buckets)
+        flats = gathered(buckets)
         for bucket, flat in flats:
             for name, view in zip(bucket.names, bucket.views(flat), strict=True):
                 view.mul_(weights[name])
