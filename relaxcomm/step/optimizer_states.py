@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from relaxcomm.errors import ConfigError
 from relaxcomm.replica.buffers import can_be_copied
 from relaxcomm.replica.named_parameters import Named
 from relaxcomm.replica.replica import Replica
@@ -168,6 +169,8 @@ def states_of(
     """Some parameters by name, with what the one optimizer that steps each holds of all of its own.
 
     They come in the model's order, which is the same on all ranks: optimizers may list them in others.
+
+    Raises: ConfigError where it holds no dict of one.
     """
     holders: dict[Tensor, dict[Any, dict[str, Any]]] = {
         one: optimizer.state
@@ -176,8 +179,15 @@ def states_of(
         for one in group["params"]
     }
     for item in replica.parameters:
-        if item.name in names and item.parameter in holders:
-            yield item.name, item.parameter, holders[item.parameter]
+        if item.name not in names or item.parameter not in holders:
+            continue
+        states = holders[item.parameter]
+        if not isinstance(held := states.get(item.parameter), Mapping | None):
+            raise ConfigError(
+                f"the optimizer keeps a {type(held).__name__} of {item.name}, which ranks cannot make "
+                "alike; let it keep a dict by names, as torch's optimizers do"
+            )
+        yield item.name, item.parameter, states
 
 
 def _held(replica: Replica, names: Collection[str]) -> dict[str, Held]:

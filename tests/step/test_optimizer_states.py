@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from relaxcomm import NonFiniteError, attach, simulate
+from relaxcomm import ConfigError, NonFiniteError, attach, simulate
 
 
 class Complex(nn.Module):
@@ -87,6 +87,29 @@ def test_replicas_stay_equal_after_it(case):
     first, *others = simulate(rank, 3)
     for other in others:
         torch.testing.assert_close(other, first, rtol=0, atol=0)
+
+
+class Bare(torch.optim.SGD):
+    """Keeps a tensor where torch's keep dicts."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for p in self.param_groups[0]["params"]:
+            self.state[p] = p.grad.clone()
+
+
+def test_a_state_that_is_no_dict_is_named():
+    def rank(group):
+        model = layers()
+        optimizer = Bare(model.parameters(), lr=0.1)
+        with attach(model, optimizer, "local_sgd", process_group=group) as engine:
+            model(torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+            with pytest.raises(ConfigError, match=r"keeps a Tensor of 2.bias, .* keep a dict"):
+                engine.switch("bsp")
+            return engine.algorithm.name
+
+    assert simulate(rank, 3) == ["local_sgd"] * 3
 
 
 def test_what_some_ranks_have_not_begun_is_the_mean_of_the_others():
