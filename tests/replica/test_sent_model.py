@@ -1,10 +1,13 @@
-"""What one rank's model holds, sent to ranks of which some have compiled theirs."""
+"""What one rank's model holds, sent to ranks of which some have compiled theirs, or name it otherwise."""
 
 from __future__ import annotations
+
+from itertools import product
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from relaxcomm import ConfigError
 from relaxcomm.engine.membership import survival
@@ -31,7 +34,7 @@ def sent_by_1(world: World, how, on):
     """The replicas after a step that rank 1 alone has finished, which it sends to the others."""
     torch.manual_seed(0)
     inner = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
-    model = how(inner) if world.rank == on else inner
+    model = how(inner) if on in (world.rank, None) else inner
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     draw = torch.Generator().manual_seed(world.rank)
     with world.attach(model, optimizer, {"algorithm": "bsp", "bucket_bytes": 60}) as engine:
@@ -48,9 +51,21 @@ def sent_by_1(world: World, how, on):
     return [p.flatten().tolist() for p in inner.parameters()], kept_its_own
 
 
-@pytest.mark.parametrize("how", [compiled, inside])
-@pytest.mark.parametrize("on", [1, 2])
-def test_a_model_that_one_rank_has_compiled_is_the_same_on_all(how, on):
+def renamed(model: nn.Module) -> nn.Module:
+    """With other names in `state_dict` than buffers have, as under activation checkpointing."""
+    return nn.Sequential(*(checkpoint_wrapper(one) for one in model))
+
+
+def adapted(model: nn.Module) -> nn.Module:
+    """With one layer alone in `state_dict`."""
+    model.state_dict = lambda: {"2.bias": model[2].bias.detach()}
+    return model
+
+
+@pytest.mark.parametrize(
+    ("how", "on"), [*product([compiled, inside], [1, 2]), (renamed, None), (adapted, None)]
+)
+def test_a_model_is_the_same_on_all_whatever_state_dict_calls_it(how, on):
     (first, *others), keep_their_own = zip(*in_process(sent_by_1, 3, how, on), strict=True)
     assert others == [first, first]
     assert all(keep_their_own)
@@ -77,14 +92,27 @@ def test_a_name_that_one_rank_alone_has_is_refused(where):
     here, sender = (more, less) if where.startswith("on") else (less, more)
     before = here.weight.tolist()
     with pytest.raises(ConfigError, match=rf"state_dict has cache {where} on the rank .* persistent=False"):
-        sent_model.load(compiled(here), sent_model.state(sender, buffers=True), buffers=True)
+        sent_model.load(compiled(here), sent_model.state(sender))
     assert here.weight.tolist() == before
-    sent_model.load(here, sent_model.state(sender, buffers=False), buffers=False)
-    assert torch.equal(here.weight, sender.weight)
 
 
-def test_a_buffer_under_two_names_stays_each_ranks_own():
-    ours, theirs = (nn.Sequential(norm, norm) for norm in (nn.BatchNorm1d(2), nn.BatchNorm1d(2)))
-    ours(torch.randn(4, 2) + 1)
-    sent_model.load(theirs, sent_model.state(ours, buffers=False), buffers=False)
-    assert not theirs[0].running_mean.any()
+class Adapted(nn.Module):
+    """Its state_dict has adapters alone, as that of a model with low-rank ones has."""
+
+    def __init__(self):
+        super().__init__()
+        self.base, self.adapter, self.head = (nn.Linear(2, 2) for _ in range(3))
+        self.base.requires_grad_(False)
+
+    def state_dict(self):
+        return self.adapter.state_dict(prefix="adapter.")
+
+    def load_state_dict(self, state_dict):
+        return super().load_state_dict(state_dict, strict=False)
+
+
+def test_a_newcomer_takes_over_parameters_that_no_state_dict_has():
+    ours, theirs = Adapted(), Adapted()
+    sender, newcomer = (Replica(model, [], None, 256) for model in (ours, theirs))
+    restore_replica(newcomer, survival.decoded(survival.encoded(exported_replica(sender))))
+    assert all(map(torch.equal, ours.parameters(), theirs.parameters()))

@@ -98,7 +98,8 @@ def take_over(world: World) -> Any:
 def exported_replica(replica: Replica) -> dict[str, Any]:
     """Model, optimizers and scaler."""
     return {
-        "model": sent_model.state(replica.model, buffers=True),
+        "model": sent_model.state(replica.model),
+        "parameters": sent_model.values([*replica.parameters, *replica.frozen]),
         "optimizers": sent_optimizers.states(replica),
         "scaler": None if replica.scaler is None else replica.scaler.state_dict(),
     }
@@ -109,7 +110,8 @@ def restore_replica(replica: Replica, saved: Mapping[str, Any]) -> None:
 
     Raises: ConfigError where the model or the optimizers are others.
     """
-    sent_model.load(replica.model, saved["model"], buffers=True)
+    sent_model.load(replica.model, saved["model"])
+    sent_model.fill([*replica.parameters, *replica.frozen], saved["parameters"])
     sent_optimizers.load(replica, saved["optimizers"])
     if replica.scaler is not None:
         replica.scaler.load_state_dict(saved["scaler"])

@@ -47,7 +47,7 @@ def send_shared(bound: Bound, root: int) -> None:
         bound: among the ranks now.
         root: who has it.
 
-    Raises: ConfigError, on a rank whose model or optimizers are others than the root's.
+    Raises: ConfigError, on a rank whose optimizers are others than the root's.
     """
     replica, shared = bound.replica, list(shared_slots(bound))
     mine: dict[str, Any] = {
@@ -57,7 +57,7 @@ def send_shared(bound: Bound, root: int) -> None:
     }
     if not bound.algorithm.lets_replicas_differ:
         # Without buffers, each rank's own: no rule that keeps replicas equal averages them.
-        mine["model"] = sent_model.state(replica.model, buffers=False)
+        mine["parameters"] = sent_model.values(replica.parameters)
         mine["optimizers"] = sent_optimizers.states(replica)
     sent = receive_shared(bound.world, root, mine)
     if bound.world.rank == root:
@@ -66,8 +66,8 @@ def send_shared(bound: Bound, root: int) -> None:
         slots.restore(values)
     bound.controllers.restore(sent["values"])
     bound.state.rounds.update(zip(sorted(bound.state.rounds), sent["rounds"], strict=True))
-    if "model" in sent:
-        sent_model.load(replica.model, sent["model"], buffers=False)
+    if "parameters" in sent:
+        sent_model.fill(replica.parameters, sent["parameters"])
         sent_optimizers.load(replica, sent["optimizers"])
 
 
