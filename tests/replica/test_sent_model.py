@@ -10,7 +10,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from relaxcomm import ConfigError
-from relaxcomm.engine.membership import survival
+from relaxcomm.engine.membership import parcels, survival
 from relaxcomm.engine.membership.admission import exported_replica, restore_replica
 from relaxcomm.replica import sent_model
 from relaxcomm.replica.replica import Replica
@@ -80,7 +80,7 @@ def test_a_newcomer_takes_over_all_of_it(of_sender, of_newcomer):
         Replica(model, [torch.optim.SGD(model.parameters(), lr=0.1)], None, 256)
         for model in (of_sender(ours), of_newcomer(theirs))
     )
-    restore_replica(newcomer, survival.decoded(survival.encoded(exported_replica(sender))))
+    restore_replica(newcomer, parcels.decoded(parcels.encoded(exported_replica(sender))))
     now = theirs.state_dict()
     assert all(torch.equal(now[name], value) for name, value in ours.state_dict().items())
 
@@ -114,5 +114,5 @@ class Adapted(nn.Module):
 def test_a_newcomer_takes_over_parameters_that_no_state_dict_has():
     ours, theirs = Adapted(), Adapted()
     sender, newcomer = (Replica(model, [], None, 256) for model in (ours, theirs))
-    restore_replica(newcomer, survival.decoded(survival.encoded(exported_replica(sender))))
+    restore_replica(newcomer, parcels.decoded(parcels.encoded(exported_replica(sender))))
     assert all(map(torch.equal, ours.parameters(), theirs.parameters()))

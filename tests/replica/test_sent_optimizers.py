@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -138,3 +141,25 @@ def test_of_several_empty_groups_each_gets_what_is_its_own():
 
     for _, optimizer in in_process(lambda world: sent_by_1(world, make, change), 3):
         assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.2, 0.3]
+
+
+def momentum(model, rank):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def test_numbers_of_numpy_are_sent_as_numbers():
+    """As a schedule by np.interp has them."""
+
+    def change(optimizer):
+        optimizer.param_groups[0].update(lr=np.float64(0.5), betas=[(np.float32(0.25), np.int64(3))])
+
+    for _, optimizer in in_process(lambda world: sent_by_1(world, momentum, change), 3):
+        assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["betas"]) == (0.5, [(0.25, 3)])
+
+
+def test_what_only_code_could_make_again_is_refused_by_name():
+    def change(optimizer):
+        optimizer.param_groups[0]["share"] = Fraction(1, 2)
+
+    with pytest.raises(ConfigError, match=r"has fractions\.Fraction, .* tensors, numbers and text"):
+        in_process(lambda world: sent_by_1(world, momentum, change), 3)

@@ -9,7 +9,8 @@ import torch
 
 from relaxcomm.carry.slots import is_of_part, policies
 from relaxcomm.config import Config
-from relaxcomm.engine.membership.survival import encoded, pass_on, tasks_of
+from relaxcomm.engine.membership.parcels import encoded, pass_on
+from relaxcomm.engine.membership.survival import tasks_of
 from relaxcomm.errors import RankLostError, RelaxcommError
 from relaxcomm.network.byte_counters import RECOVERY
 from relaxcomm.network.generations import Generations

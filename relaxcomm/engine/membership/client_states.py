@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from relaxcomm.data import RoundPlan
-from relaxcomm.engine.membership.survival import encoded, pass_on
+from relaxcomm.engine.membership.parcels import encoded, pass_on
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.world import World
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from relaxcomm.carry.loaders import carried_loaders
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.engine.membership import admission, bucket_parts, client_states, survival
+from relaxcomm.engine.membership import admission, bucket_parts, client_states, parcels, survival
 from relaxcomm.engine.membership.standings import Loaded, Standing, Standings
 from relaxcomm.engine.saved_state import state_fits, step_state
 from relaxcomm.engine.saved_state.state_schema import EngineState, parse
@@ -189,7 +189,7 @@ def join(
     """
     standings = Standings.gather(world, Standing(target=target))
     if standings.differ:
-        survival.receive_shared(world, standings.farthest)
+        parcels.receive_shared(world, standings.farthest)
     state = admission.take_over(world)
     saved = parse(state["engine"])
     algorithm = algorithm_of(saved)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,8 +11,9 @@ from torch import Tensor
 from relaxcomm.carry.slots import grown, is_of_part, policies
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
+from relaxcomm.engine.membership.parcels import receive_shared
 from relaxcomm.network.byte_counters import RECOVERY
-from relaxcomm.network.operations import AllReduce, Broadcast, Label, Neighbors
+from relaxcomm.network.operations import AllReduce, Label
 from relaxcomm.replica import sent_model, sent_optimizers
 from relaxcomm.roles.carried import share_of
 from relaxcomm.step import replicas
@@ -47,7 +47,7 @@ def send_shared(bound: Bound, root: int) -> None:
         bound: among the ranks now.
         root: who has it.
 
-    Raises: ConfigError, on a rank whose optimizers are others than the root's.
+    Raises: ConfigError, on a rank whose optimizers are others than the root's, or cannot be sent.
     """
     replica, shared = bound.replica, list(shared_slots(bound))
     mine: dict[str, Any] = {
@@ -69,47 +69,6 @@ def send_shared(bound: Bound, root: int) -> None:
     if "parameters" in sent:
         sent_model.fill(replica.parameters, sent["parameters"])
         sent_optimizers.load(replica, sent["optimizers"])
-
-
-def receive_shared(world: World, root: int, mine: Any = None) -> Any:
-    """A value of one rank's, on all; nothing of what comes is run."""
-    content = encoded(mine)
-    sizes = world.gather(len(content), RECOVERY)
-    raw = content if world.rank == root else torch.empty(sizes[root], dtype=torch.uint8)
-    world.run(Broadcast(raw, root, on_host=True), Label(0, RECOVERY, 0))
-    return decoded(raw)
-
-
-def pass_on(world: World, parcels: Mapping[int, Tensor]) -> dict[int, Any]:
-    """Send values to other ranks; every rank calls it.
-
-    Args:
-        world: the ranks.
-        parcels: what `encoded` has made, by the rank that is to have it.
-
-    Returns: what came for this rank, by the rank that has sent it.
-    """
-    sizes = world.gather({rank: len(one) for rank, one in parcels.items()}, RECOVERY)
-    takes = {
-        rank: torch.empty(theirs[world.rank], dtype=torch.uint8)
-        for rank, theirs in enumerate(sizes)
-        if world.rank in theirs
-    }
-    pending = world.issue(Neighbors(parcels, takes, on_host=True), Label(0, RECOVERY, 1))
-    came = cast("Mapping[int, Tensor]", world.receive(pending))
-    return {rank: decoded(raw) for rank, raw in came.items()}
-
-
-def encoded(value: Any) -> Tensor:
-    """A state as bytes."""
-    content = io.BytesIO()
-    torch.save(value, content)
-    return torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
-
-
-def decoded(raw: Tensor) -> Any:
-    """The state in some bytes, on the host; nothing in them is run."""
-    return torch.load(io.BytesIO(raw.numpy().tobytes()), map_location="cpu", weights_only=True)
 
 
 def forget_moves(bound: Bound) -> None:
