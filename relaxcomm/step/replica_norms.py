@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -109,8 +108,6 @@ class ReplicaNorms:
             ]
             if held:
                 self._latest["residual_norm"] = _norm(held)
-            else:
-                self._residual.give_up()
 
 
 class _Budget:
@@ -122,10 +119,6 @@ class _Budget:
     def allows(self) -> bool:
         """Whether there is time."""
         return time.perf_counter() >= self._next
-
-    def give_up(self) -> None:
-        """Let it happen no more."""
-        self._next = math.inf
 
     @contextmanager
     def spending(self) -> Iterator[None]:

@@ -107,6 +107,9 @@ class Metering:
         counters, flights = bound.world.transport.counters, bound.world.statistics.in_flight
         counters.by_rule = self._by_primitive(counters.by_rule)
         flights.by_rule = self._by_primitive(flights.by_rule)
+        latest = bound.world.statistics.latest
+        for name in latest.keys() - self._known - {"batch_size"}:
+            del latest[name]  # of the algorithm before, such as how far apart its replicas were
         self._bound = bound
         self._lines.switched(bound)
 
