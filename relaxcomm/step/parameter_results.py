@@ -141,7 +141,8 @@ def apply(bound: Bound, sent: Sequence[Sent]) -> bool:
 
 def _has_met(bound: Bound, transfer: Transfer) -> bool:
     """Whether others have a part in a result; where this rank has asked only itself, its service knows."""
-    return transfer.flight.sends or bound.state.services[transfer.task.key].has_met()
+    service = bound.state.services.get(transfer.task.key)
+    return transfer.flight.sends or service is None or service.has_met()
 
 
 def _on_gpu(transfer: Transfer) -> bool:

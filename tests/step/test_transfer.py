@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 
-from relaxcomm import Algorithm, Link, Rule, attach, simulate
+from relaxcomm import Algorithm, Link, Rule, attach, simulate, trajectory
 from relaxcomm.plugin import Outer, frozen
-from relaxcomm.primitives import all_reduce, average, averaging_server, deltas, every, gradients, sgd
+from relaxcomm.primitives import (
+    all_reduce,
+    average,
+    averaging_server,
+    deltas,
+    every,
+    gradients,
+    parameters,
+    sgd,
+)
 
 seen = []
 
@@ -105,3 +115,20 @@ def test_a_checkpoint_holds_it_of_gradients():
         assert late[4:] == [2, 1]
     run(rule, 1, state=states)
     assert seen[0] == ("apply", 2, 1, 3, (0,))
+
+
+@frozen
+class taking_turns(all_reduce):
+    """In every other round each rank goes on from what it has."""
+
+    facts = replace(all_reduce.facts)
+
+    def run(self, cx, tensor, compressor, state):
+        if cx.round % 2:
+            return tensor
+        return (yield from all_reduce.run(self, cx, tensor, compressor, state))
+
+
+def test_an_exchange_may_send_nothing_in_a_round():
+    rule = Rule(payload=parameters(), exchange=taking_turns())
+    assert trajectory(rule, [[0.0, 2.0]] * 3).tolist() == [[1, 1], [1, 3], [3, 3]]
