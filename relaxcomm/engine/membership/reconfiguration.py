@@ -116,7 +116,7 @@ class Reconfiguration:
         """
         run, elastic, before = self._run, self.elastic, self._run.step
         world, generation = before.bound.world, elastic.generation
-        loaders, digest = run.loaders.export(), survival.shared_digest(before.bound)
+        loaders = run.loaders.export()
         before.give_up()
         if late is None:
             elastic.give_up(world)
@@ -130,7 +130,7 @@ class Reconfiguration:
             if late is not None:
                 world.transport.close()  # the others have left it, too
             standing = self._standing(
-                in_step=in_step, in_round=in_round, shared=digest, is_whole=late is not None, loaders=loaders
+                in_step=in_step, in_round=in_round, is_whole=late is not None, loaders=loaders
             )
             transition = Transition(before, following, standing, generation, elastic.generation)
             try:
@@ -147,17 +147,18 @@ class Reconfiguration:
             elastic.say(step, in_order=late is not None)
         return resumed.is_behind
 
-    def _standing(
-        self, *, in_step: bool, in_round: bool, shared: str, is_whole: bool, loaders: Loaded
-    ) -> Standing:
-        """Where this rank stands, see `Standing`; `in_round` as `Bound.progress` has it."""
+    def _standing(self, *, in_step: bool, in_round: bool, is_whole: bool, loaders: Loaded) -> Standing:
+        """Where this rank stands, see `Standing`; `in_round` as `Bound.progress` has it.
+
+        What it shares may have come from another rank in a change that was broken off.
+        """
         run, bound = self._run, self._run.step.bound
         next_step = bound.clock.step + in_step
         return Standing(
             next_step=next_step,
             progress=bound.progress(next_step, in_round=in_round),
             events=run.common_events.ended,
-            shared=shared,
+            shared=survival.shared_digest(bound),
             is_whole=is_whole,
             loaders=loaders,
             read_until=run.loaders.read_until(next_step),
