@@ -281,6 +281,34 @@ def test_counters_never_fall_where_rounds_end_between_steps():
         assert shown[-1][1] == 3
 
 
+def gone_back(world):
+    """Steps by outcome before an earlier state is loaded, then, and after more steps."""
+    model = CASES["toy"].model()
+    optimizer = make_optimizer("plain", model)
+    algorithm = {"name": "local_sgd", "steps": 3}
+    shown = []
+    with world.attach(model, optimizer, {"algorithm": algorithm, "metrics": {"port": None}}) as engine:
+        for step in range(14):
+            if step == 3:
+                known = engine.run_state_dict()
+            elif step == 9:
+                engine.load_run_state_dict(known)
+            CASES["toy"].local_loss(model, step, world.rank).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            series = parse(prometheus_client.generate_latest(engine.metrics).decode())
+            shown.append(
+                [value(series, "relaxcomm_steps_total", outcome=o) for o in ("local", "synchronised")]
+            )
+    return shown
+
+
+def test_steps_are_those_of_the_state_that_was_loaded():
+    for shown in in_process(gone_back, 3):
+        assert shown[8] == [6, 3]
+        assert shown[9:] == [[3, 1], [4, 1], [4, 2], [5, 2], [6, 2]]
+
+
 def last_round(world):
     """How long this rank waited in the one round of a run, and what is shown of it in the end."""
     model = CASES["toy"].model()
