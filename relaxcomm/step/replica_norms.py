@@ -61,9 +61,9 @@ class ReplicaNorms:
             rule: that exchanges.
             triggers: some of which may look at the distance.
         """
-        if (
-            not rule.payload.facts.moves_model or rule.payload.facts.extra_entries
-        ):  # it does not carry the model
+        payload = rule.payload.facts
+        # It does not carry the model, or what comes back is moved by more than others' models.
+        if not payload.moves_model or payload.extra_entries or rule.exchange.facts.applies_outer:
             return None
         is_wanted = any(REPLICA_DISTANCE in trigger.facts.looks_at for trigger in triggers) or (
             self.enabled and self._distance.allows()

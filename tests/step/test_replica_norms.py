@@ -40,7 +40,7 @@ def test_a_distance_is_that_of_parameters_whatever_buffers_hold(algorithm):
 
 
 def switching(world: World, first, second):
-    """What is shown before a switch, after it, and after a step."""
+    """What is shown before a switch, if there is one, after it, and after a step."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -49,7 +49,8 @@ def switching(world: World, first, second):
         for step in range(5):
             if step == 4:
                 shown.append(set(engine.snapshot().values))
-                engine.switch(second, residuals="drop")
+                if second is not None:
+                    engine.switch(second, residuals="drop")
                 shown.append(set(engine.snapshot().values))
             engine.observe(loss=1.0)
             optimizer.zero_grad()
@@ -71,3 +72,10 @@ def test_what_was_measured_of_an_algorithm_goes_with_it(monkeypatch, first, seco
     monkeypatch.setattr(replica_norms, "_SHARE", np.inf)  # all is measured that can be
     for shown in in_process(switching, 3, first, second):
         assert shown == [before | {"loss"}, {"loss"}, after | {"loss"}]
+
+
+@pytest.mark.parametrize(("algorithm", "is_taken"), [("decoupled_diloco", False), ("diloco", True)])
+def test_what_an_outer_moves_is_no_distance_between_replicas(algorithm, is_taken):
+    """Where servers apply it they give back no mean."""
+    for *_, shown in in_process(switching, 2, {"name": algorithm, "steps": 2}, None):
+        assert ("replica_distance" in shown) == is_taken
