@@ -59,7 +59,7 @@ class PretendGpu:
         ...     print(y.device, y.sum().item())
         cuda:0 16.0
         >>> gpu.work.launches, [wait.split(" at ")[0] for wait in gpu.work.waits]
-        (4, ['_local_scalar_dense'])
+        (5, ['_local_scalar_dense'])
         >>> with PretendGpu(check_streams=True) as gpu:
         ...     x, side = torch.ones(4, device="cuda"), torch.cuda.Stream()
         ...     with torch.cuda.stream(side):  # after no side.wait_stream(torch.cuda.current_stream())

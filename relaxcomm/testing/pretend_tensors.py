@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
+from relaxcomm.testing.gpu_work import GpuWork
+
 GPU = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
 _FROM_NUMBERS = ("tensor", "as_tensor", "new_tensor")
@@ -25,6 +27,9 @@ _METHODS = ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor")
 
 class Holder(Protocol):
     """Knows which tensors are on the GPU."""
+
+    work: GpuWork
+    """What it was asked to do."""
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether a tensor is on the GPU."""
@@ -112,6 +117,8 @@ def _making(gpu: Holder, name: str, factory: Callable[..., Tensor]) -> Callable[
                 gpu.launched(name, [], [out])
             if name in _FROM_NUMBERS:
                 gpu.wait("numbers from the host")
+            elif "empty" not in name:
+                gpu.work.count_kernel(name, [out])
             return out
         return gpu.pin(out) if pin_memory else out
 
@@ -126,6 +133,7 @@ def _padding(gpu: Holder, pad: Callable[..., Tensor]) -> Callable[..., Tensor]:
             return pad(rows, *args, **words)
         with _disable_current_modes():
             out = gpu.take(pad(rows, *args, **words))
+        gpu.work.count_kernel("pad_sequence", [*rows, out])
         gpu.launched("pad_sequence", rows, [out])
         return out
 

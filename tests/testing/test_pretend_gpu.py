@@ -119,6 +119,25 @@ def test_kernels_and_bytes_are_counted_and_views_are_none():
         assert gpu.work.num_bytes == 3 * 4000
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.zeros(4, device="cuda"),
+        lambda x: torch.full((4,), 2.0, device="cuda"),
+        lambda x: torch.arange(4, device="cuda"),
+        lambda x: torch.zeros_like(x, device="cuda"),
+        lambda x: x.new_zeros(4),
+        lambda x: torch.nn.utils.rnn.pad_sequence([x, x]),
+    ],
+)
+def test_what_fills_new_memory_is_a_launch(make):
+    with PretendGpu() as gpu:
+        x = torch.empty(5, device="cuda")
+        gpu.work.clear()
+        make(x)
+        assert gpu.work.launches == 1
+
+
 def test_nothing_is_left_behind():
     before = torch.Tensor.device, torch.empty, torch.cuda.Event, torch.Generator
     with PretendGpu():
