@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from relaxcomm.kernels.dispatch import has_numba
+from relaxcomm.system.files import write_whole
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -128,8 +129,7 @@ def write_result(path: Path, content: dict[str, Any]) -> None:
     """Write one result file; ratios become objects, and lists of numbers stay on one line."""
     text = json.dumps(content, indent=1, default=asdict)
     one_line = re.sub(r"\[([^][{}]*)\]", lambda match: "[" + " ".join(match[1].split()) + "]", text)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(one_line + "\n")
+    write_whole(path, one_line + "\n")  # who is ended while it writes leaves what was there before
 
 
 def dated(name: str, kind: str = "json") -> Path:

@@ -188,3 +188,6 @@ def test_result_file_holds_ratios_and_the_environment(tmp_path):
     assert {"date", "commit", "versions", "machine"} <= set(content)
     assert content["machine"]["cores"] >= 1
     assert content["versions"]["torch"]
+    with path.open() as opened:  # as whoever is ended while it writes
+        report.write_result(path, {})
+        assert json.load(opened) == content
