@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import torch
@@ -64,9 +65,10 @@ def is_one_layer(num_codes: int) -> bool:
         >>> is_one_layer(16), is_one_layer(3), is_one_layer(32)
         (True, True, False)
     """
-    return len(list(digit_layers(num_codes))) == 1
+    return len(digit_layers(num_codes)) == 1
 
 
+@functools.lru_cache(256)
 def code_lanes(segments: Segments, num_codes: int) -> CodeLanes:
     """The lanes of a message; of one whose codes' digits are packed apart, those of a byte a code.
 

@@ -28,14 +28,15 @@ def stacked(tensors: Sequence[Tensor]) -> Tensor:
     first = tensors[0]
     starts = [tensor.storage_offset() for tensor in tensors]
     distance = starts[1] - starts[0] if len(tensors) > 1 else 0
+    memory, strides = first.untyped_storage().data_ptr(), first.stride()
     in_one_place = all(
-        tensor.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
-        and tensor.stride() == first.stride()
-        and start == starts[0] + index * distance
+        start == starts[0] + index * distance
+        and tensor.stride() == strides
+        and tensor.untyped_storage().data_ptr() == memory
         for index, (tensor, start) in enumerate(zip(tensors, starts, strict=True))
     )
     if in_one_place and distance >= 0:
-        return first.as_strided((len(tensors), *first.shape), (distance, *first.stride()), starts[0])
+        return first.as_strided((len(tensors), *first.shape), (distance, *strides), starts[0])
     return torch.stack(list(tensors))
 
 

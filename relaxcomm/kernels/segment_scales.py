@@ -62,10 +62,10 @@ def segment_scales(
         tensor([0., 5.])
     """
     if uses_triton(tensor):
-        from relaxcomm.kernels.compiled import triton_segment_scales, triton_segment_statistics
+        from relaxcomm.kernels.compiled import triton_segment_scales
 
         with on_its_device(tensor):
-            read = triton_segment_statistics.launch(tensor, segments, residual, decay, out)
-            return SegmentScales(*triton_segment_scales.launch(*read, segments, rule))
+            made = triton_segment_scales.launch(tensor, segments, rule, residual, decay, out)
+        return SegmentScales(*made)
     steps, lows = rule.of(segment_statistics(tensor, segments, residual, decay, out))
     return scales_of(steps, None if rule.symmetric else lows, rule.num_codes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import torch
@@ -163,16 +164,17 @@ def place_planes(size: int) -> Iterator[tuple[int, int]]:
         yield shift, min(8, bits - shift)
 
 
-def digit_layers(num_codes: int) -> Iterator[tuple[int, int, int]]:
+@functools.cache
+def digit_layers(num_codes: int) -> tuple[tuple[int, int, int], ...]:
     """Base and place value of each digit that is packed apart, and how many of them share a byte."""
     if num_codes == 3:
-        yield 3, 1, _TERNARY_DIGITS
-        return
-    bits, shift = (num_codes - 1).bit_length(), 0
+        return ((3, 1, _TERNARY_DIGITS),)
+    bits, shift, layers = (num_codes - 1).bit_length(), 0, []
     for width in (8, 4, 2, 1):
         if bits & width:
-            yield 1 << width, 1 << shift, 8 // width
+            layers.append((1 << width, 1 << shift, 8 // width))
             shift += width
+    return tuple(layers)
 
 
 def digit_bits(num_codes: int) -> int | None:

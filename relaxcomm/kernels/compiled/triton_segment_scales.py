@@ -1,4 +1,6 @@
-"""The kernel that makes what `segment_scales` returns of what has been read."""
+"""The kernels of `segment_scales`: one reads short blocks and makes their scales, one makes those of what has
+been read.
+"""
 
 from __future__ import annotations
 
@@ -7,43 +9,161 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from relaxcomm.kernels.code_lanes import LONGEST_ROW
+from relaxcomm.kernels.compiled import triton_segment_statistics
+from relaxcomm.kernels.compiled.triton_feedback import corrected
 from relaxcomm.kernels.compiled.triton_levels import inverse_steps, levels_between, origins
-from relaxcomm.kernels.compiled.triton_segment_statistics import bounds_of
+from relaxcomm.kernels.compiled.triton_segment_statistics import bounds_of, number_or_infinity
 from relaxcomm.kernels.launch_sizes import next_power_of_two
 from relaxcomm.kernels.levels import moves_to_zero
 from relaxcomm.kernels.segment_statistics import ScaleRule
 from relaxcomm.tensors.segments import Segments
 
+_BLOCKS = 4096  # entries of a program that reads whole blocks
 _TOGETHER = 1024  # parts that a program adds up at once
 
 
 def launch(
-    found: tuple[Tensor, ...], parts: int, offsets: Tensor | None, segments: Segments, rule: ScaleRule
+    tensor: Tensor,
+    segments: Segments,
+    rule: ScaleRule,
+    residual: Tensor | None,
+    decay: float,
+    out: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor | None, tuple[Tensor, Tensor] | None]:
-    """Steps, their inverses, the lowest levels and origins, of what was found in as many parts of each."""
-    made = torch.empty(
-        2 if rule.symmetric else 5, segments.count, dtype=torch.float32, device=found[0].device
-    )
-    columns = min(next_power_of_two(parts), _TOGETHER)
-    rows = _TOGETHER // columns
-    _scales[(-(-segments.count // rows),)](
-        *(*found, made if offsets is None else offsets, made, segments.numel, segments.count, parts),
-        BLOCK=segments.block_size or 0,
-        KIND=rule.kind,
-        FACTOR=rule.factor,
-        IS_SYMMETRIC=rule.symmetric,
-        IS_MOVED=moves_to_zero(rule.num_codes, symmetric=rule.symmetric),
-        LAST=rule.num_codes - 1,
-        ROWS=rows,
-        COLUMNS=columns,
-        num_warps=4,
-        enable_fp_fusion=False,  # rounded as the same arithmetic in torch
-    )
+    """Steps, their inverses, the lowest levels and origins."""
+    count, block = segments.count, segments.block_size or 0
+    made = torch.empty(2 if rule.symmetric else 5, count, dtype=torch.float32, device=tensor.device)
+    constants = {
+        "BLOCK": block,
+        "KIND": rule.kind,
+        "FACTOR": rule.factor,
+        "IS_SYMMETRIC": rule.symmetric,
+        "IS_MOVED": moves_to_zero(rule.num_codes, symmetric=rule.symmetric),
+        "LAST": rule.num_codes - 1,
+        "enable_fp_fusion": False,  # rounded as the same arithmetic in torch
+    }
+    if 0 < block <= LONGEST_ROW:
+        columns = next_power_of_two(block)
+        rows = max(1, _BLOCKS // columns)
+        _blocks[(-(-count // rows),)](
+            tensor,
+            tensor if residual is None else residual,
+            tensor if out is None else out,
+            *(decay, made, segments.numel, count),
+            **constants,
+            HAS_RESIDUAL=residual is not None,
+            ROWS=rows,
+            COLUMNS=columns,
+            num_warps=8,
+        )
+    else:
+        found, parts, offsets = triton_segment_statistics.launch(tensor, segments, residual, decay, out)
+        columns = min(next_power_of_two(parts), _TOGETHER)
+        rows = _TOGETHER // columns
+        _scales[(-(-count // rows),)](
+            *(*found, made if offsets is None else offsets, made, segments.numel, count, parts),
+            **constants,
+            ROWS=rows,
+            COLUMNS=columns,
+            num_warps=4,
+        )
     steps, inverses, *others = made.unbind()
     if not others:
         return steps, inverses, None, None
     lows, shifts, zeros = others
     return steps, inverses, lows, (shifts, zeros)
+
+
+@triton.jit
+def _store_scales(
+    out_ptr,
+    row,
+    there,
+    count,
+    low,
+    high,
+    size,
+    squares,
+    number,
+    KIND: tl.constexpr,
+    FACTOR: tl.constexpr,
+    IS_SYMMETRIC: tl.constexpr,
+    IS_MOVED: tl.constexpr,
+    LAST: tl.constexpr,
+):
+    """Those of some segments, as `ScaleRule.of` and `scales_of` make them."""
+    number = number.to(tl.float64)
+    spoilt = squares - squares != 0
+    low = tl.where(spoilt, float("nan"), low)
+    high = tl.where(spoilt, float("nan"), high)
+    if KIND == "range":
+        step, inverse, low = levels_between(low, high, IS_SYMMETRIC, IS_MOVED, LAST)
+    else:
+        if KIND == "mean":
+            step = (size / number * FACTOR).to(tl.float32)
+        elif KIND == "norm":
+            step = (tl.sqrt(squares) * FACTOR).to(tl.float32)
+        else:
+            clip = (tl.sqrt(squares / number) * FACTOR).to(tl.float32)
+            largest = tl.maximum(high, -low)
+            step = tl.where(spoilt, largest, tl.minimum(largest, clip))
+        inverse = inverse_steps(step)
+    tl.store(out_ptr + row, step, mask=there)
+    tl.store(out_ptr + count + row, inverse, mask=there)
+    if not IS_SYMMETRIC:
+        shift, zero = origins(step, inverse, low, LAST)
+        tl.store(out_ptr + 2 * count + row, low, mask=there)
+        tl.store(out_ptr + 3 * count + row, shift, mask=there)
+        tl.store(out_ptr + 4 * count + row, zero, mask=there)
+
+
+@triton.jit(do_not_specialize=["decay", "count"])
+def _blocks(
+    tensor_ptr,
+    residual_ptr,
+    corrected_ptr,
+    decay,
+    out_ptr,
+    numel,
+    count,
+    BLOCK: tl.constexpr,
+    KIND: tl.constexpr,
+    FACTOR: tl.constexpr,
+    IS_SYMMETRIC: tl.constexpr,
+    IS_MOVED: tl.constexpr,
+    LAST: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """A program some blocks, each of which it reads as a whole."""
+    count = count.to(tl.int64)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, COLUMNS)
+    entry = row[:, None] * BLOCK + column[None, :]
+    inside = (column[None, :] < BLOCK) & (entry < numel)
+    is_whole = (COLUMNS == BLOCK) & ((tl.program_id(0).to(tl.int64) + 1) * (ROWS * BLOCK) <= numel)
+    value = corrected(tensor_ptr, residual_ptr, corrected_ptr, entry, inside, is_whole, decay, HAS_RESIDUAL)
+    exact = value.to(tl.float64)
+    there = row < count
+    start, stop = bounds_of(row, out_ptr, numel, there, BLOCK)
+    _store_scales(
+        out_ptr,
+        row,
+        there,
+        count,
+        tl.min(number_or_infinity(value, inside), axis=1),
+        -tl.min(number_or_infinity(-value, inside), axis=1),
+        tl.sum(tl.abs(exact), axis=1),
+        tl.sum(exact * exact, axis=1),
+        stop - start,
+        KIND,
+        FACTOR,
+        IS_SYMMETRIC,
+        IS_MOVED,
+        LAST,
+    )
 
 
 @triton.jit(do_not_specialize=["count", "parts"])
@@ -66,7 +186,7 @@ def _scales(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """A program some segments, whose parts it adds up; then as `ScaleRule.of` and `scales_of`."""
+    """A program some segments, whose parts it adds up."""
     count = count.to(tl.int64)
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     there = row < count
@@ -83,28 +203,20 @@ def _scales(
         negated_high = tl.minimum(negated_high, -high)
         size += tl.load(sizes_ptr + place, mask=inside, other=0.0)
         squares += tl.load(squares_ptr + place, mask=inside, other=0.0)
-    total = tl.sum(squares, axis=1)
-    spoilt = total - total != 0
-    low = tl.where(spoilt, float("nan"), tl.min(low, axis=1))
-    high = tl.where(spoilt, float("nan"), -tl.min(negated_high, axis=1))
     start, stop = bounds_of(row, offsets_ptr, numel, there, BLOCK)
-    number = (stop - start).to(tl.float64)
-    if KIND == "range":
-        step, inverse, low = levels_between(low, high, IS_SYMMETRIC, IS_MOVED, LAST)
-    else:
-        if KIND == "mean":
-            step = (tl.sum(size, axis=1) / number * FACTOR).to(tl.float32)
-        elif KIND == "norm":
-            step = (tl.sqrt(total) * FACTOR).to(tl.float32)
-        else:
-            clip = (tl.sqrt(total / number) * FACTOR).to(tl.float32)
-            largest = tl.maximum(high, -low)
-            step = tl.where(spoilt, largest, tl.minimum(largest, clip))
-        inverse = inverse_steps(step)
-    tl.store(out_ptr + row, step, mask=there)
-    tl.store(out_ptr + count + row, inverse, mask=there)
-    if not IS_SYMMETRIC:
-        shift, zero = origins(step, inverse, low, LAST)
-        tl.store(out_ptr + 2 * count + row, low, mask=there)
-        tl.store(out_ptr + 3 * count + row, shift, mask=there)
-        tl.store(out_ptr + 4 * count + row, zero, mask=there)
+    _store_scales(
+        out_ptr,
+        row,
+        there,
+        count,
+        tl.min(low, axis=1),
+        -tl.min(negated_high, axis=1),
+        tl.sum(size, axis=1),
+        tl.sum(squares, axis=1),
+        stop - start,
+        KIND,
+        FACTOR,
+        IS_SYMMETRIC,
+        IS_MOVED,
+        LAST,
+    )

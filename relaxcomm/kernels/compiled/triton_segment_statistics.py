@@ -1,4 +1,4 @@
-"""The kernels that read what `segment_scales` asks of: one short blocks, one segments of any sizes."""
+"""The kernel that reads what `segment_scales` asks of segments of any sizes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relaxcomm.kernels.code_lanes import LONGEST_ROW
 from relaxcomm.kernels.compiled.triton_feedback import corrected
-from relaxcomm.kernels.launch_sizes import next_power_of_two
 from relaxcomm.kernels.segment_statistics import offsets_of
 from relaxcomm.tensors.segments import Segments
 
 _TILE = 2048
-_BLOCKS = 4096  # entries of a program that reads whole blocks
 _MOST_PROGRAMS = 1 << 16
 
 
@@ -24,87 +21,32 @@ def launch(
     """Least and largest entry that is a number, the sums of sizes and squares, of as many parts of each
     segment, and where segments begin if they have no common size.
     """
-    has_residual = residual is not None
-    read = (tensor, residual, out, decay) if has_residual else (tensor, tensor, tensor, decay)
-    count, block, parts = segments.count, segments.block_size or 0, 1
+    block = segments.block_size or 0
     offsets = None if block else offsets_of(segments, tensor.device)
-    if 0 < block <= LONGEST_ROW:
-        found = _of_blocks(tensor, read, has_residual, count, block)
-    else:
-        longest = block or max(segments.sizes)
-        parts = max(1, min(-(-longest // _TILE), _MOST_PROGRAMS // count))
-        found = _empty(tensor, count * parts)
-        _parts[(count * parts,)](
-            *(*read, tensor if offsets is None else offsets, *found, tensor.numel(), parts),
-            HAS_RESIDUAL=has_residual,
-            BLOCK=block,
-            TILE=_TILE,
-            num_warps=8,
-            enable_fp_fusion=False,
-        )
-    return found, parts, offsets
-
-
-def _of_blocks(
-    tensor: Tensor, read: tuple[object, ...], has_residual: bool, count: int, block_size: int
-) -> tuple[Tensor, ...]:
-    size = next_power_of_two(block_size)
-    rows = max(1, _BLOCKS // size)
-    found = _empty(tensor, count)
-    _blocks[(-(-count // rows),)](
-        *(*read, *found, tensor.numel(), count),
-        HAS_RESIDUAL=has_residual,
-        BLOCK=block_size,
-        SIZE=size,
-        ROWS=rows,
+    longest = block or max(segments.sizes)
+    parts = max(1, min(-(-longest // _TILE), _MOST_PROGRAMS // segments.count))
+    programs = segments.count * parts
+    types = torch.float32, torch.float32, torch.float64, torch.float64
+    found = tuple(torch.empty(programs, dtype=dtype, device=tensor.device) for dtype in types)
+    _parts[(programs,)](
+        tensor,
+        tensor if residual is None else residual,
+        tensor if out is None else out,
+        decay,
+        *(tensor if offsets is None else offsets, *found, tensor.numel(), parts),
+        HAS_RESIDUAL=residual is not None,
+        BLOCK=block,
+        TILE=_TILE,
         num_warps=8,
         enable_fp_fusion=False,
     )
-    return found
-
-
-def _empty(tensor: Tensor, count: int) -> tuple[Tensor, ...]:
-    """For lows, highs, sums of sizes and of squares."""
-    types = torch.float32, torch.float32, torch.float64, torch.float64
-    return tuple(torch.empty(count, dtype=dtype, device=tensor.device) for dtype in types)
+    return found, parts, offsets
 
 
 @triton.jit
-def _low(value, inside):
+def number_or_infinity(value, inside):
     """What a minimum is taken of: NaN is told by the sums."""
     return tl.where(inside & (value == value), value, float("inf"))
-
-
-@triton.jit(do_not_specialize=["decay"])
-def _blocks(
-    tensor_ptr,
-    residual_ptr,
-    out_ptr,
-    decay,
-    lows_ptr,
-    highs_ptr,
-    sizes_ptr,
-    squares_ptr,
-    numel,
-    count,
-    HAS_RESIDUAL: tl.constexpr,
-    BLOCK: tl.constexpr,
-    SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
-):
-    """A program some blocks."""
-    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
-    column = tl.arange(0, SIZE)
-    entry = row[:, None] * BLOCK + column[None, :]
-    inside = (column[None, :] < BLOCK) & (entry < numel)
-    is_whole = (SIZE == BLOCK) & ((tl.program_id(0).to(tl.int64) + 1) * (ROWS * BLOCK) <= numel)
-    value = corrected(tensor_ptr, residual_ptr, out_ptr, entry, inside, is_whole, decay, HAS_RESIDUAL)
-    exact = value.to(tl.float64)
-    there = row < count
-    tl.store(lows_ptr + row, tl.min(_low(value, inside), axis=1), mask=there)
-    tl.store(highs_ptr + row, -tl.min(_low(-value, inside), axis=1), mask=there)
-    tl.store(sizes_ptr + row, tl.sum(tl.abs(exact), axis=1), mask=there)
-    tl.store(squares_ptr + row, tl.sum(exact * exact, axis=1), mask=there)
 
 
 @triton.jit
@@ -153,8 +95,8 @@ def _parts(
         is_whole = (first >= start) & (first + TILE <= stop)
         value = corrected(tensor_ptr, residual_ptr, out_ptr, entry, inside, is_whole, decay, HAS_RESIDUAL)
         exact = value.to(tl.float64)
-        low = tl.minimum(low, _low(value, inside))
-        negated_high = tl.minimum(negated_high, _low(-value, inside))
+        low = tl.minimum(low, number_or_infinity(value, inside))
+        negated_high = tl.minimum(negated_high, number_or_infinity(-value, inside))
         size += tl.abs(exact)
         squares += exact * exact
     tl.store(lows_ptr + out, tl.min(low, axis=0))

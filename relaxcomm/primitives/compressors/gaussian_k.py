@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from statistics import NormalDist
@@ -100,7 +101,7 @@ class gaussian_k(Sparsifier):
             found,
             k=num_kept(density, found.numel),
             capacity=capacity,
-            quantile=-NormalDist().inv_cdf(density / 2),
+            quantile=_quantile(density),
             fallback=self.fallback is not None,
         )
 
@@ -126,7 +127,7 @@ class gaussian_k(Sparsifier):
     ) -> list[tuple[float, float]]:
         """The thresholds that are tried, each with its count; the last one is taken."""
         (mean, std), k = moments, num_kept(density, numel)
-        threshold = mean - std * NormalDist().inv_cdf(density / 2)  # the upper quantile, by symmetry
+        threshold = mean + std * _quantile(density)
         tried: list[tuple[float, float]] = []
         for _ in range(_EVALUATIONS):
             tried.append((threshold, count(threshold)))
@@ -137,3 +138,9 @@ class gaussian_k(Sparsifier):
             else:
                 break
         return tried
+
+
+@functools.lru_cache
+def _quantile(density: float) -> float:
+    """The size, in standard deviations, that a density of a normal distribution's entries exceed."""
+    return -NormalDist().inv_cdf(density / 2)
