@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.schedules import largest, piecewise, value_at
+from relaxcomm.kernels.device_numbers import device_numbers
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.primitives.compressors.fused_feedback import FusedFeedback
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
@@ -114,8 +115,10 @@ class Sparsifier(FusedFeedback):
 def pack_selected(tensor: Tensor, indices: Tensor, capacity: int) -> Sparse:
     """A message of the entries at `indices`."""
     count = indices.numel()
-    values = torch.zeros(capacity, dtype=tensor.dtype, device=tensor.device)
-    places = torch.zeros(capacity, dtype=torch.int32, device=tensor.device)
-    torch.index_select(tensor, 0, indices, out=values[:count])
-    places[:count] = indices
-    return Sparse(values, places, torch.full((1,), count, dtype=torch.int32, device=tensor.device))
+    if count == capacity:
+        values, places = tensor.index_select(0, indices), indices.int()
+    else:
+        values, places = tensor.new_zeros(capacity), indices.new_zeros(capacity, dtype=torch.int32)
+        torch.index_select(tensor, 0, indices, out=values[:count])
+        places[:count] = indices
+    return Sparse(values, places, device_numbers((count,), torch.int32, tensor.device))
