@@ -91,26 +91,27 @@ class adaptive_top_k(Compressor):
         density = float(state[_DENSITY])  # the one wait for a GPU: the host makes messages of this size
         cx.record("density", density)
         k, half = (num_kept(one, tensor.numel()) for one in (density, max(self.least, density / 2)))
-        chosen = torch.topk(tensor.abs(), k, sorted=True).indices  # NaN comes first
-        unit = tensor[chosen[:1]].abs().double().sum()  # the largest, so that no square leaves the range
-        squares = (tensor[chosen].double() / unit).square()
+        sizes, chosen = torch.topk(tensor.abs(), k, sorted=True)  # NaN comes first
+        unit = sizes[:1].double().sum()  # the largest, so that no square leaves the range
+        squares = (sizes.double() / unit).square()
         held = torch.stack([squares.sum(), squares[:half].sum()])
         total = (tensor.double() / unit).square().sum()
         gains = torch.where(unit == 0, 1.0, held / total).float()
         sent = pack_selected(tensor, chosen, k)
         parts = yield Several((sent, Dense(gains)))
-        self._decide(state, torch.stack([weight * _read(message)[1] for weight, message in parts]).sum(0))
+        means = torch.stack([weight * _read(message)[1] for weight, message in parts]).sum(0)
+        self._decide(state, density, means)
         result = sum_sparse([(weight, _read(message)[0]) for weight, message in parts], tensor)
         return result, sent if keep_sent else None
 
-    def _decide(self, state: State, gains: Tensor) -> None:
+    def _decide(self, state: State, density: float, gains: Tensor) -> None:
         """Double, halve or keep the density: the same on all ranks, which have read the same messages."""
-        total, count, density = state[_GAINS] + gains, state[_COUNT] + 1, state[_DENSITY]
+        total, count, kept = state[_GAINS] + gains, state[_COUNT] + 1, state[_DENSITY]
         now, half = (total / self.window).double().unbind()
-        doubled = torch.where(now < self.gain, (2 * density).clamp(max=self.most), density)
-        decided = torch.where(half >= self.gain, (density / 2).clamp(min=self.least), doubled)
+        doubled = torch.where(now < self.gain, min(self.most, 2 * density), kept)
+        decided = torch.where(half >= self.gain, max(self.least, density / 2), doubled)
         is_time = count >= self.window
-        state[_DENSITY] = torch.where(is_time, decided, density)
+        state[_DENSITY] = torch.where(is_time, decided, kept)
         state[_GAINS], state[_COUNT] = torch.where(is_time, 0, total), torch.where(is_time, 0, count)
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
