@@ -9,7 +9,11 @@ import torch
 from torch import Tensor
 
 from relaxcomm.checks import slots_hold
-from relaxcomm.checks.exchange_graphs_hold import kept_state_is_declared, use_of_topologies_is_declared
+from relaxcomm.checks.exchange_graphs_hold import (
+    kept_state_is_declared,
+    one_way_links_even_out,
+    use_of_topologies_is_declared,
+)
 from relaxcomm.checks.exchange_trials import (
     NUMEL,
     ROUNDS,
@@ -189,6 +193,7 @@ exchange_checks = checks_of(
         "robustness": robustness_is_declared,
         "topology": use_of_topologies_is_declared,
         "kept state": kept_state_is_declared,
+        "one-way links": one_way_links_even_out,
         "memory": memory_is_declared,
         "division": division_is_declared,
         "outer": use_of_outer_is_declared,

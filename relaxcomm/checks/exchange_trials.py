@@ -11,7 +11,7 @@ from torch import Tensor
 
 from relaxcomm.checks.in_place import Held
 from relaxcomm.checks.round_trip import context
-from relaxcomm.checks.world_sizes import fitting
+from relaxcomm.checks.world_sizes import LARGEST
 from relaxcomm.errors import TopologyError
 from relaxcomm.network import InProcessGroup, simulate
 from relaxcomm.network.operations import Label
@@ -37,12 +37,14 @@ class Ended:
 
     Args:
         result: its tensor, with what it has still to learn from a service of its own.
+        held: the same, with what the exchange says that it holds beside.
         operations: numbers of operations that its exchanges took.
         sent: bytes that it sent in all.
         written: slots that it wrote into in place.
     """
 
     result: Tensor
+    held: Tensor
     operations: frozenset[int]
     sent: int
     written: list[str]
@@ -53,23 +55,19 @@ def topology_of(exchange: Exchange, size: int) -> Topology:
     return hierarchical(sizes=(1,) * (size - 2) + (2,)) if exchange.facts.topology == "groups" else complete()
 
 
-def takes(exchange: Exchange, size: int) -> bool:
-    """Whether the exchange works among so many ranks."""
+def takes(exchange: Exchange, size: int, topology: Topology | None = None) -> bool:
+    """Whether the exchange works among so many ranks, over a graph or one that suits it."""
     try:
-        _check_graph(exchange, size)
+        exchange.check_graph(topology or topology_of(exchange, size), size)
     except TopologyError:
         return False
     return True
 
 
-def _check_graph(exchange: Exchange, size: int) -> None:
-    exchange.check_graph(topology_of(exchange, size), size)
-
-
 def sizes_of(exchange: Exchange) -> list[int]:
     """Numbers of workers that it is tried with: 2, 3 and 4, or what it takes instead."""
     sizes = [*filter(partial(takes, exchange), _SIZES)]
-    return sizes or [next(fitting(partial(_check_graph, exchange)), _SIZES[0])]
+    return sizes or [next(filter(partial(takes, exchange), range(_SIZES[-1] + 1, LARGEST + 1)), _SIZES[0])]
 
 
 def size_of(exchange: Exchange) -> int:
@@ -152,8 +150,10 @@ def exchanged(
             written += held.written()
             taken.add(operations)
         transport.leave()
-        rest = None if served is None else served.service.rest()
-        result = tensor if rest is None else tensor + rest
-        return Ended(result, frozenset(taken), transport.counters.sent, written)
+        learned = None if served is None else served.service.rest()
+        result = tensor if learned is None else tensor + learned
+        rest = exchange.rest(state)
+        held = result if rest is None else result + rest
+        return Ended(result, held, frozenset(taken), transport.counters.sent, written)
 
     return [one for one in simulate(rank, size) if one is not None]
