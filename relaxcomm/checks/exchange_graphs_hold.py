@@ -11,7 +11,6 @@ from relaxcomm.checks.exchange_trials import (
     ROUNDS,
     exchanged,
     mean_of,
-    over_all,
     size_of,
     sizes_of,
     takes,
@@ -29,11 +28,14 @@ def use_of_topologies_is_declared(exchange: Exchange) -> None:
     if exchange.topology_override() is not None:
         return
     size = sizes_of(exchange)[-1]
-    graphs: tuple[Topology, Topology] = (ring(), star())
     if size == 2:  # of which all graphs are the same
         return
-    if exchange.facts.topology == "groups":
-        graphs = hierarchical(sizes=(size - 2, 2)), hierarchical(sizes=(size - 1, 1))
+    in_groups = hierarchical(sizes=(size - 1, 1))
+    graphs: tuple[Topology, Topology] = {
+        "complete": (ring(), in_groups),
+        "graph": (ring(), star()),
+        "groups": (hierarchical(sizes=(size - 2, 2)), in_groups),
+    }[exchange.facts.topology]
     one, other = (exchanged(exchange, coder_for(exchange), size, topology=graph) for graph in graphs)
     same = all(a.sent == b.sent and torch.equal(a.result, b.result) for a, b in zip(one, other, strict=True))
     if exchange.facts.topology == "complete":
@@ -45,19 +47,20 @@ def use_of_topologies_is_declared(exchange: Exchange) -> None:
 def kept_state_is_declared(exchange: Exchange) -> None:
     """Ranks come together over graphs that change, and any tensor can be exchanged, or it is declared."""
     facts = exchange.facts
-    if facts.returns != "mean" or not facts.collective or not over_all(exchange):
+    if facts.returns != "mean" or not facts.collective:
         return
     if facts.topology == "graph" and exchange.topology_override() is None and not facts.needs_fixed_graph:
         _come_together_over_changes(exchange)
-    size = size_of(exchange)
+    size, coder = size_of(exchange), coder_for(exchange)
     one_way = _one_way(exchange, size)
     for graph in () if facts.follows_parameters else (topology_of(exchange, size), *one_way):
-        found = exchanged(
-            exchange, coder_for(exchange), size, start=lambda rank: tensor_of(9), topology=graph
+        others, own = (
+            exchanged(exchange, coder, size, start=start, topology=graph)
+            for start in (lambda rank: tensor_of(9), None)
         )
-        off = _off([one.result for one in found], size)
+        off, of_own = _off([one.result for one in others], size), _off([one.held for one in own], size)
         wrong = f"the mean of other tensors than parameters is {off:.3g} off"
-        expect(off < 1e-5, f"{wrong}; declare follows_parameters")
+        expect(off < 1e-5 or of_own > 1e-5, f"{wrong}; declare follows_parameters")
 
 
 def one_way_links_even_out(exchange: Exchange) -> None:

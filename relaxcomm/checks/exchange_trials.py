@@ -22,7 +22,7 @@ from relaxcomm.roles.returned import entries
 from relaxcomm.step.kept_slots import Slots
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
-from relaxcomm.topology import Topology, complete, hierarchical
+from relaxcomm.topology import Topology, complete, from_networkx, hierarchical, in_turn
 
 NUMEL = 600  # divided by 2, 3 and 4, so that shares are equal
 ROUNDS = 60  # in which ranks that mix come together
@@ -64,6 +64,18 @@ def takes(exchange: Exchange, size: int, topology: Topology | None = None) -> bo
     return True
 
 
+def pairs_in_turn(exchange: Exchange, size: int) -> Topology | None:
+    """Each rank with one neighbour and then with the other, if the exchange takes graphs that change."""
+    import networkx as nx
+
+    turns = [nx.empty_graph(size), nx.empty_graph(size)]
+    for rank in range(size - 1):
+        turns[rank % 2].add_edge(rank, rank + 1)
+    topology = in_turn(topologies=tuple(map(from_networkx, turns)))
+    uses_it = exchange.facts.topology == "graph" and exchange.topology_override() is None
+    return topology if uses_it and takes(exchange, size, topology) else None
+
+
 def sizes_of(exchange: Exchange) -> list[int]:
     """Numbers of workers that it is tried with: 2, 3 and 4, or what it takes instead."""
     sizes = [*filter(partial(takes, exchange), _SIZES)]
@@ -74,11 +86,6 @@ def size_of(exchange: Exchange) -> int:
     """One of them: 3, which shows what 2 do not, if it takes as many."""
     sizes = sizes_of(exchange)
     return 3 if 3 in sizes else sizes[-1]
-
-
-def over_all(exchange: Exchange) -> bool:
-    """Whether what all ranks put in keeps its mean over one exchange."""
-    return exchange.facts.same_result or exchange.facts.topology != "groups"
 
 
 def tensor_of(rank: int, numel: int = NUMEL) -> Tensor:
