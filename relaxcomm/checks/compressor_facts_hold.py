@@ -92,14 +92,18 @@ def bias_is_declared(compressor: Compressor, draws: int) -> None:
         return
     if math.isfinite(compressor.facts.max_norm):
         tensor *= 0.99 * compressor.facts.max_norm / float(tensor.norm())
-    found: list[list[Tensor]] = [[], []]
+    found: dict[str, list[Tensor]] = {"first messages": [], "second messages": []}
     for draw in range(draws // 2):
         state = slots(compressor, tensor)
-        for index, results in enumerate(found):
+        for index, results in enumerate(found.values()):
             step, rank = 2 * draw + index, draw % _RANKS
             results.append(encode_decode(compressor, tensor, state, step, rank=rank, size=_RANKS)[1])
+    if compressor.facts.rounds > 1:  # of which a later one may build on a scale of another worker's
+        beside = partial(coded_beside, compressor, tensor / 3, tensor)
+        means = [1.5 * beside(slots(compressor, tensor), step=step) for step in range(draws // 2)]
+        found["messages beside larger ones"] = means
     size = tensor.square().sum()
-    for results, which in zip(found, ("first messages", "second messages"), strict=True):
+    for which, results in found.items():
         stacked = torch.stack(results)
         lost = float((stacked - tensor).square().sum(1).mean() / size)
         bias = float((stacked.mean(0) - tensor).square().sum() / size)

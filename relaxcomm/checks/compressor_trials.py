@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from relaxcomm.checks.finding import expect
 from relaxcomm.checks.round_trip import context, slots
 from relaxcomm.roles import Coding, Compressor, Parts, State
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import Message
 
 NUMEL = 600
-SEVERAL = Layout(("a", "b", "c"), (torch.Size([20, 15]), torch.Size([4, 5, 6]), torch.Size([180])))
+SEVERAL = Layout(("a", "b", "c"), (torch.Size([19, 15]), torch.Size([4, 5, 6]), torch.Size([195])))
 LAYOUTS = one_tensor(NUMEL), SEVERAL  # vectors alone would miss what is done to matrices
 THIN = Layout(tuple("abcde"), tuple(map(torch.Size, ([], [1, 8], [8, 1], [0, 3], [5]))))
 """Parameters at which what is done to matrices ends: a number, rows and columns, and none at all."""
@@ -33,6 +34,7 @@ def coded_beside(
     *,
     layout: Layout | None = None,
     combined: Callable[[list[Message]], Parts] = _halves,
+    step: int = 0,
 ) -> Tensor:
     """The mean with what another worker has, of which nothing but its messages is seen, unless told.
 
@@ -44,10 +46,13 @@ def coded_beside(
         others: of the second one; its first ones if None.
         layout: of both tensors, unless they lie alone.
         combined: what comes back of the messages of a round.
+        step: of both.
+
+    Raises: Broken if they end with different results.
     """
     beside = slots(compressor, other, layout) if others is None else others
     mine, theirs = (
-        compressor.encode_decode(context(rank, 2, layout=layout), one.clone(), kept, keep_sent=True)
+        compressor.encode_decode(context(rank, 2, step, layout), one.clone(), kept, keep_sent=True)
         for rank, (one, kept) in enumerate(((tensor, state), (other, beside)))
     )
     messages = [next(mine), next(theirs)]
@@ -55,6 +60,8 @@ def coded_beside(
         parts = combined(messages)
         advanced = [_advanced(coding, parts) for coding in (mine, theirs)]
         if isinstance(advanced[0], Tensor):
+            same = torch.equal(*advanced)
+            expect(same, "two workers make other results of the same messages: decode what came back alone")
             return advanced[0]
         messages = [message for message in advanced if isinstance(message, Message)]
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from relaxcomm.checks.compressor_trials import NUMEL, coded_beside, drawn
+from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, coded_beside, drawn
 from relaxcomm.checks.finding import expect
 from relaxcomm.checks.round_trip import context, encode_decode, slots
 from relaxcomm.network.transport import Membership
@@ -80,12 +80,13 @@ def outer_slots(outer: Outer) -> None:
 def compressor_slots(compressor: Compressor) -> None:
     """Each slot is declared; what should be equal is, on workers that saw the same messages."""
     facts, tensors = compressor.facts, (drawn(5), drawn(6))
-    states = [slots(compressor, one) for one in tensors]
-    begun = dict(states[0])
-    _expect_stated(begun, facts.slots)
-    coded_beside(compressor, *tensors, *states)
-    _expect_equal(states[0], states[1], facts.slots)
-    _expect_means(states, facts.slots)
+    for layout in LAYOUTS:
+        states = [slots(compressor, one, layout) for one in tensors]
+        begun = dict(states[0])
+        _expect_stated(begun, facts.slots)
+        coded_beside(compressor, *tensors, *states, layout=layout)
+        _expect_equal(states[0], states[1], facts.slots)
+        _expect_means(states, facts.slots)
     lost = [
         slot
         for slot, how in facts.slots.items()
