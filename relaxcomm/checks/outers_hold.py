@@ -21,6 +21,7 @@ from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
 
 _NUMEL, _STEPS = 12, 4
+_MOST_DECAYED = 0.9  # of the weights is left after an exchange
 
 
 def _bucket(numel: int = _NUMEL) -> Bucket:
@@ -83,16 +84,21 @@ def averaging_is_declared(outer: Outer) -> None:
 
 
 def direction_is_declared(outer: Outer) -> None:
-    """Where all workers agree the model stays, unless what is returned is a direction."""
+    """Where all workers agree the model stays, or decays, unless what is returned is a direction."""
     if outer.facts.returns_direction:
         large = _Trial(outer).apply(1e3 * _drawn(1), None)
         small = bool((large.abs() < 1e2).all())
         expect(small, "declares to return a direction, but its size follows the result")
         return
-    base = _drawn(2) if outer.facts.needs_base else None
-    at_rest = torch.zeros(_NUMEL) if base is not None else _drawn(2)
-    off = float((_Trial(outer).apply(at_rest, base) - (at_rest if base is None else base)).abs().max())
-    expect(off < 1e-6, f"moves the model by {off:.3g} where all workers agree; declare returns_direction")
+    stays, how = _drawn(2), "declare returns_direction"
+    if outer.facts.needs_base:
+        made = _Trial(outer).apply(torch.zeros(_NUMEL), stays)
+        stays = stays * (made @ stays / (stays @ stays)).clamp(_MOST_DECAYED, 1.0)
+        how = "move it by the result alone, or let all weights decay alike"
+    else:
+        made = _Trial(outer).apply(stays, None)
+    off = float((made - stays).abs().max())
+    expect(off < 1e-6, f"moves the model by {off:.3g} where all workers agree; {how}")
 
 
 def rate_is_declared(outer: Outer) -> None:

@@ -67,9 +67,14 @@ class PayloadTrial:
         """What is made of a combined result."""
         return finalized(self._payload, self.cx, self.bucket, self.state, result)
 
-    def write(self, value: float) -> Tensor:
+    def base(self) -> Tensor | None:
+        """The point from which an outer moves, as it is now."""
+        base = self._payload.base(self.cx, self.bucket, self.state)
+        return None if base is None else base.clone()
+
+    def write(self, value: float | Tensor) -> Tensor:
         """The parameters after a value is written."""
-        self.gradient(torch.full((NUMEL,), value))
+        self.gradient(torch.zeros(NUMEL) + value)
         return self.parameters
 
     def gradient(self, value: Tensor) -> Tensor:

@@ -46,7 +46,8 @@ def momentum_is_declared(payload: Payload) -> None:
         one.finalize(one.read(2.0))
         other.finalize(other.read(-7.0))
         kept = not torch.equal(one.read(0.0), other.read(0.0))
-    expect(kept == declared, f"declares is_momentum={declared}, but without a gradient it is {kept}")
+    what = "something of earlier gradients or results" if kept else "nothing of what was before"
+    expect(kept == declared, f"of a gradient of 0 it reads {what}: declare is_momentum={kept}")
 
 
 def move_is_declared(payload: Payload) -> None:
@@ -58,10 +59,16 @@ def move_is_declared(payload: Payload) -> None:
 
 
 def base_is_declared(payload: Payload) -> None:
-    """It has a base, or none."""
+    """It has a base, which goes along with the results, or none."""
     trial = PayloadTrial(payload)
-    found = payload.base(trial.cx, trial.bucket, trial.state) is not None
+    before = trial.base()
+    found = before is not None
     expect(found == payload.facts.has_base, f"declares has_base={payload.facts.has_base}, but it is {found}")
+    if before is not None:
+        trial.moved(0.5)
+        trial.write(trial.finalize(trial.read(3.0)) - 1)
+        stays = torch.equal(before, trial.base())
+        expect(not stays, "its base stays where it was after a result: in write, assign what came of it")
 
 
 def writing_is_declared(payload: Payload) -> None:
@@ -87,16 +94,18 @@ def scale_is_undone(payload: Payload) -> None:
     for gradient, scale in ((3.0, torch.tensor(1024.0)), (-5.0, of_half)):
         scaled.cx = scaled.cx.at(gradient_scale=scale)
         one, other = plain.read(gradient), scaled.read(gradient * scale)
+        at = int((one - other).abs().argmax())
         expect(
             torch.allclose(one, other),
-            f"reads {one[0]:g} of a gradient of {gradient:g}, but {other[0]:g} where a GradScaler made it "
+            f"reads {one[at]:g} of a gradient of {gradient:g}, but {other[at]:g} where a GradScaler made it "
             f"{gradient * scale.max():g}: in read, divide out by cx.gradient_scale unless that is None",
         )
         result = plain.finalize(one)
         becomes, becomes_scaled = plain.gradient(result), scaled.gradient(scaled.finalize(other))
+        at = int((becomes * scale - becomes_scaled).abs().argmax())
         expect(
             torch.allclose(becomes * scale, becomes_scaled),
-            f"gives .grad {becomes[0]:g}, and {becomes_scaled[0]:g} where a GradScaler divides it by "
+            f"gives .grad {becomes[at]:g}, and {becomes_scaled[at]:g} where a GradScaler divides it by "
             f"{scale.max():g} later: in write, multiply value by cx.gradient_scale unless that is None",
         )
 

@@ -56,6 +56,7 @@ def trigger_slots(trigger: Trigger) -> None:
 
 def payload_slots(payload: Payload) -> None:
     """Each slot is declared; what should be equal is, on ranks that have moved apart and get one result."""
+    read: list[State] = []
     states: list[State] = []
     for by in (0.25, 0.75):
         bucket = _bucket()
@@ -65,11 +66,12 @@ def payload_slots(payload: Payload) -> None:
             payload.event(context(), bucket, state, "client", {"samples": 4.0})
         payload.read(context(), bucket, state, torch.full((NUMEL,), by))
         result = payload.finalize(context(), bucket, state, torch.ones(NUMEL + payload.facts.extra_entries))
-        _expect_equal(state, states[0] if states else state, payload.facts.slots)
-        states.append(dict(state))
+        read.append(dict(state))
         payload.write(context(), bucket, state, result, None)
+        states.append(state)
     _expect_stated(states[0], payload.facts.slots)
-    _expect_equal(states[0], states[1], payload.facts.slots)
+    for one, other in (read, states):
+        _expect_equal(one, other, payload.facts.slots)
 
 
 def outer_slots(outer: Outer) -> None:

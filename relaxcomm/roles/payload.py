@@ -26,7 +26,8 @@ class PayloadFacts:
     Args:
         site: where it is read: "backward", as gradients become ready, or "step", after the optimizer.
         is_model: it is the parameters themselves.
-        is_momentum: it goes on from its last result, so that zero gradients leave something of it.
+        is_momentum: it goes on from its last result, or from earlier gradients, so that zero gradients leave
+            something of it.
         has_base: it keeps a point from which an outer optimizer moves.
         is_move: it tells how far to go and nothing of where one is. Moves alone never bring bases together
             that differ, so the base must be the same on all ranks, and each must get the same result.
