@@ -6,6 +6,7 @@ import copy
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
@@ -128,6 +129,7 @@ def quietly(program: Callable[[InProcessGroup], T], size: int) -> list[T]:
         LOGGER.disabled = False
 
 
+@cache
 def problem() -> tuple[Tensor, Tensor]:
     """Inputs and targets of a linear least-squares problem with noise."""
     draw = torch.Generator().manual_seed(7)
@@ -138,12 +140,17 @@ def problem() -> tuple[Tensor, Tensor]:
 
 def excess(parameters: Tensor) -> float:
     """The loss above the least possible one, as a share of that of zero parameters."""
-    x, y = problem()
-    wide = torch.cat([x, torch.ones(len(x), 1)], dim=1)
-    least = float((wide @ torch.linalg.lstsq(wide, y).solution - y).square().mean())
+    (x, y), least = problem(), _least_loss()
     weight, bias = parameters[: _INPUTS * _OUTPUTS].view(_OUTPUTS, _INPUTS), parameters[_INPUTS * _OUTPUTS :]
     loss = float((x @ weight.t() + bias - y).square().mean())
     return (loss - least) / (float(y.square().mean()) - least)
+
+
+@cache
+def _least_loss() -> float:
+    x, y = problem()
+    wide = torch.cat([x, torch.ones(len(x), 1)], dim=1)
+    return float((wide @ torch.linalg.lstsq(wide, y).solution - y).square().mean())
 
 
 class Trial:

@@ -4,8 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from relaxcomm import Algorithm, Rule
+from relaxcomm.checks import algorithms_hold
+from relaxcomm.checks.finding import Broken
 from relaxcomm.plugin import frozen
-from relaxcomm.primitives import deltas, gradients, sgd
+from relaxcomm.primitives import all_reduce, deltas, every, gradients, sgd
 from tests.checks.test_liars import found, liar
 
 
@@ -72,3 +75,21 @@ def test_entries_that_differ_with_a_scale_are_shown():
 
     said = found(liar(gradients(), {}, read=read), "gradient scale")
     assert "reads 3 of a gradient of 3, but 3072 where a GradScaler made it 3072" in said
+
+
+@frozen
+class backwards(sgd):
+    """Adds what it should take away."""
+
+    facts = sgd.facts
+
+    def apply(self, cx, bucket, state, result, base):
+        return base + self.lr * result
+
+
+def test_what_goes_the_wrong_way_is_told_so_soon(monkeypatch):
+    monkeypatch.setattr(algorithms_hold, "_SOON", 8)
+    outer = backwards(lr=1.0)
+    rule = Rule(trigger=every(steps=4), payload=deltas(), exchange=all_reduce(), outer=outer)
+    with pytest.raises(Broken, match=r"^after (8|12) epochs .* is left: it goes the wrong way, or too far$"):
+        algorithms_hold.algorithm_checks(Algorithm((rule,), name="backwards"))["converges"]()
