@@ -237,5 +237,5 @@ class Replica:
 
     def _named(self, names: Collection[str]) -> list[Item]:
         """In the order at attach, the same on all ranks: what is registered anew is last in the model."""
-        held = dict(named_buffers(self.model))
+        held = dict(named_buffers(self.model)) if names else {}
         return [Item(name, held[name]) for name in self._buffers if name in names and name in held]

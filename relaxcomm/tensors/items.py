@@ -38,8 +38,9 @@ class Item:
     @property
     def grad(self) -> Tensor | None:
         """The parameter's gradient, of a sharded one this rank's part of it."""
-        gradient = self.parameter.grad
-        return gradient if self.sharded is None or gradient is None else local(gradient)
+        if self.sharded is None:
+            return self.tensor.grad
+        return None if self.sharded.grad is None else local(self.sharded.grad)
 
     @property
     def share_bytes(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
@@ -27,7 +28,7 @@ class Layout:
     names: tuple[str, ...]
     shapes: tuple[torch.Size, ...]
 
-    @property
+    @cached_property
     def numel(self) -> int:
         """Entries of all tensors."""
         return sum(shape.numel() for shape in self.shapes)
@@ -42,6 +43,17 @@ class Layout:
 
     def part(self, start: int, numel: int) -> Layout:
         """What lies in `numel` entries from `start`; a tensor that is cut becomes a vector."""
+        known = self._parts.get((start, numel))
+        if known is None:
+            known = self._parts[start, numel] = self._make_part(start, numel)
+        return known
+
+    @cached_property
+    def _parts(self) -> dict[tuple[int, int], Layout]:
+        """Those that were asked for, as they are in every exchange."""
+        return {}
+
+    def _make_part(self, start: int, numel: int) -> Layout:
         names, shapes = [], []
         for name, shape, begin in self.spans():
             inside = min(start + numel, begin + shape.numel()) - max(start, begin)

@@ -28,7 +28,7 @@ def squared_norm(tensors: Sequence[Tensor]) -> float:
     wide = None
     if not dtypes.isdisjoint(HALVES):  # one type for all, which may be shorter than no entry's
         wide = torch.float64 if torch.float64 in dtypes else torch.float32
-    norms = torch.stack([norm.double() for norm in torch._foreach_norm(list(tensors), dtype=wide)])
+    norms = torch.stack(list(torch._foreach_norm(list(tensors), dtype=wide))).double()
     total = float(norms.square().sum())
     if math.isfinite(total):
         return total

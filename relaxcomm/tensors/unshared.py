@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
+from operator import attrgetter
 
 from torch import Tensor
 
 from relaxcomm.tensors.buckets import Bucket
+
+_tensor = attrgetter("tensor")
 
 
 class UnsharedState(MutableMapping[str, Tensor]):
@@ -41,10 +44,9 @@ class UnsharedState(MutableMapping[str, Tensor]):
     def _is_lent(self, value: Tensor) -> bool:
         """Whether anything that is lent lies in the memory of a value: looked up now, as it may move."""
         memory = value.untyped_storage()
-        begin = memory.data_ptr()
-        end = begin + memory.nbytes()
+        places = range(memory.data_ptr(), memory.data_ptr() + memory.nbytes())
         for one in self._lent:  # `data_ptr` makes no view, which would take longer than all else here
-            tensors = [item.tensor for item in one.items] if isinstance(one, Bucket) else [one]
-            if any(begin <= place < end for place in map(Tensor.data_ptr, tensors)):
+            tensors = map(_tensor, one.items) if isinstance(one, Bucket) else [one]
+            if any(map(places.__contains__, map(Tensor.data_ptr, tensors))):
                 return True
         return False
