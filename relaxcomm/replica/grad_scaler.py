@@ -10,9 +10,7 @@ from torch.amp.grad_scaler import OptState
 from torch.optim import Optimizer
 
 from relaxcomm.errors import UsageError
-from relaxcomm.replica.nested_steps import callers
-
-_MODULE = vars(grad_scaler)
+from relaxcomm.replica.nested_steps import callers_in
 
 
 def check_scaler(given: GradScaler | None) -> None:
@@ -57,6 +55,6 @@ def is_scaled(scaler: GradScaler, optimizer: Optimizer) -> bool:
 
 def _stepping() -> GradScaler | None:
     """The scaler whose method has called this, or None."""
-    found = next((frame for frame in callers() if frame.f_globals is _MODULE), None)
-    scaler = None if found is None else found.f_locals.get("self")
+    frames = callers_in(grad_scaler)
+    scaler = frames[0].f_locals.get("self") if frames else None
     return scaler if isinstance(scaler, GradScaler) else None

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from types import FrameType
+from types import FrameType, ModuleType
 
 from torch.optim import Optimizer, optimizer as module
 
-_MODULE = vars(module)
 _DEPTH = 42  # frames from a hook up to whoever calls the outermost step; wrappers of step() lie between
 
 
@@ -29,17 +27,19 @@ class NestedSteps:
 
     def _num_wrappers(self) -> int:
         return sum(
-            frame.f_locals.get("self") is self._optimizer
-            for frame in callers()
-            if frame.f_globals is _MODULE and "wrapper" in frame.f_code.co_name
+            "wrapper" in frame.f_code.co_name and frame.f_locals.get("self") is self._optimizer
+            for frame in callers_in(module)
         )
 
 
-def callers() -> Iterator[FrameType]:
-    """The frames in which a hook of an optimizer runs, the innermost first."""
+def callers_in(module: ModuleType) -> list[FrameType]:
+    """The frames of a module's functions in which a hook of an optimizer runs, the innermost first."""
+    names, found = vars(module), []
     frame: FrameType | None = sys._getframe(1)
     for _ in range(_DEPTH):
         if frame is None:
-            return
-        yield frame
+            break
+        if frame.f_globals is names:
+            found.append(frame)
         frame = frame.f_back
+    return found
