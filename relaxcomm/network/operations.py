@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from torch import Tensor
 
@@ -16,8 +16,7 @@ Reduction: TypeAlias = Literal["mean", "sum", "max"]
 Received: TypeAlias = "Tensor | Mapping[int, Tensor]"
 
 
-@dataclass(frozen=True)
-class Label:
+class Label(NamedTuple):
     """Where in the run an operation stands; every rank must issue the same labels in the same order."""
 
     step: int
