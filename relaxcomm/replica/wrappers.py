@@ -98,8 +98,8 @@ def check_apart(model: nn.Module, named: Named, others: Iterable[nn.Module]) -> 
 
 
 def _wrapper(cls: type) -> str | None:
-    found = (one.__name__ for one in cls.__mro__ if one.__module__.startswith("torch."))
-    return next((name for name in found if name in _WRAPPERS), None)
+    known = (one for one in cls.__mro__ if one.__name__ in _WRAPPERS)
+    return next((one.__name__ for one in known if one.__module__.startswith("torch.")), None)
 
 
 def _why(name: str) -> str:

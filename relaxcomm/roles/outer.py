@@ -99,4 +99,4 @@ def applied(
     Raises: PluginError unless that is as `entries` wants it, with the dtype of a base.
     """
     value = outer.apply(cx, bucket, state, result, base)
-    return entries(value, len(result), "apply", outer, dtype=None if base is None else base.dtype)
+    return entries(value, result.numel(), "apply", outer, dtype=None if base is None else base.dtype)

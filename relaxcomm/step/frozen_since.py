@@ -74,7 +74,7 @@ def hold_residuals_back(task: Task, slots: RuleState, membership: Membership) ->
     Returns: what `put_residuals_back` gives back.
     """
     bucket, coding = task.bucket, slots["compressor"]
-    frozen = _frozen(bucket) if task.sends_residuals else []
+    frozen = _frozen(bucket)
     held: dict[str, list[tuple[int, slice, Tensor]]] = {}
     for slot, start in _residuals(task, coding, membership) if frozen else ():
         kept, left = coding[slot], coding[slot].clone()

@@ -192,8 +192,9 @@ class GradientTransfers:
             transfer.read(message[:numel])
             watched = self._controllers.watches(task.index)
             local = message[:numel].clone() if watched else None
-            held = hold_residuals_back(task, transfer.slots, self._bound.world.membership)
-            self._held.append((transfer.slots, held))
+            if task.sends_residuals:
+                held = hold_residuals_back(task, transfer.slots, self._bound.world.membership)
+                self._held.append((transfer.slots, held))
             result = yield from transfer.exchange(message, divided=divided)
             if watched:
                 cx = self._clock.context(task.rule)

@@ -36,7 +36,8 @@ class LateGradients:
 
     def due(self) -> list[Transfer]:
         """Those whose step this is, in which they land."""
-        return [late for late in self._flying if late.due <= self._bound.clock.step]
+        step = self._bound.clock.step
+        return [late for late in self._flying if late.due <= step] if self._flying else []
 
     def oldest(self) -> Transfer:
         """The one that was sent first."""

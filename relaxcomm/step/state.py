@@ -34,11 +34,12 @@ class RuleState(dict[str, Slots]):
         super().__init__({role: Slots(made.init(bucket), repr(made)) for role, made in others.items()})
         coding = slots_in_run(rule.exchange, as_read(rule.payload, bucket), rule.compressor, membership)
         self["compressor"] = Slots(coding, f"{rule.exchange!r} with {rule.compressor!r}")
-        self._slotted = [slots for slots in self.values() if slots]  # what can be assigned at all
+        self.slotted = {role: slots for role, slots in self.items() if slots}
+        """What can be assigned at all."""
 
     def commit(self, good: bool | Tensor) -> None:
         """Keep or drop the assignments of all primitives."""
-        for slots in self._slotted:
+        for slots in self.slotted.values():
             slots.commit(good)
 
     def export(self) -> dict[str, dict[str, Tensor]]:

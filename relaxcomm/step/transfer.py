@@ -123,7 +123,7 @@ class Transfer:
         rule, self._message = self.task.rule, message
         cx = self._read_in.at(divided=True) if divided else self._read_in
         running = rule.exchange.run(cx, message, rule.compressor, self._kept("compressor", message))
-        return (yield from labelled(self.task.label, rule, running, len(message)))
+        return (yield from labelled(self.task.label, rule, running, message.numel()))
 
     def launch(
         self,
@@ -222,6 +222,8 @@ class Transfer:
 
     def _kept(self, role: str, *lent: Tensor) -> State:
         """The slots of a primitive, while it is lent memory that is written into later."""
+        if role not in self.slots.slotted:
+            return self.slots[role]
         return UnsharedState(self.slots[role], *lent, self.task.bucket)
 
     def _applied_in(self) -> Context:

@@ -54,7 +54,8 @@ class UsedParameters:
         """The same for what nobody has used, where a residual was sent, as no later message has it."""
         world = self._bound.world
         # A residual may lie in one shard alone, and shards are stepped together.
-        sending = [one for one in buckets if (world.is_sharded or one.buffer.unused) and one.sends_residuals]
+        is_sharded = world.is_sharded
+        sending = [one for one in buckets if (is_sharded or one.buffer.unused) and one.sends_residuals]
         if not sending:
             return
         sent = torch.cat([bucket.buffer.nonzero_flags() for bucket in sending])

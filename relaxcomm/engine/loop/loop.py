@@ -95,7 +95,8 @@ class Loop:
     @callback
     def forward_begins(self, module: nn.Module) -> None:
         """The model is about to be called."""
-        loop_checks.abort_failed(self, failed=self._begun)
+        if self._begun:
+            loop_checks.abort_failed(self)
         self._hooks.gradients.tell_each()  # what was collected is of a backward that has failed
         self._hooks.end_of_backward.forget()
         if torch.is_grad_enabled():
@@ -137,7 +138,8 @@ class Loop:
     def gradients_arrive(self, indices: list[int]) -> None:
         """Parameters have their gradients."""
         failed = self._hooks.end_of_backward.has_failed  # and no forward was told of since
-        loop_checks.abort_failed(self, failed=failed and self._begun)
+        if failed and self._begun:
+            loop_checks.abort_failed(self)
         self._take_gradients([] if failed else indices)  # some may be of the one that has failed
         if self._hooks.end_of_backward.is_awaited:
             self._hooks.gradients.collect()
@@ -168,7 +170,8 @@ class Loop:
     @callback
     def step_begins(self, optimizer: Optimizer, closure: object) -> None:
         """An optimizer is about to step."""
-        loop_checks.check_ended(self.step, failed=self._begun and self._hooks.end_of_backward.has_failed)
+        if self._begun and self._hooks.end_of_backward.has_failed:
+            loop_checks.check_alone(self.step)
         self.close_skipped_step()
         loop_checks.check_turn(self.step, optimizer, self.turns.stepped, closure)
         if self.step.bound.replica.scaler is not None and not self._called:
@@ -198,7 +201,7 @@ class Loop:
             loop_checks.check_not_exchanged(self.step)
             self._unsynchronised = True
         else:
-            self._attempt(lambda: self._hand_in(indices))
+            self._attempt(self._hand_in, indices)
 
     def _hand_in(self, indices: list[int]) -> None:
         """Hand in gradients of a backward that reaches parameters; `autograd.grad` does not come here."""
@@ -236,11 +239,11 @@ class Loop:
             self._between.step_ends()
         self._survivors.step_ends()
 
-    def _attempt(self, work: Callable[[], None]) -> None:
+    def _attempt(self, work: Callable[..., None], *args: Any) -> None:
         """Do something together with others, unless this step is given up."""
         if not self.given_up.include_this:
             try:
-                work()
+                work(*args)
             except RankLostError as error:
                 self.give_up_step(error)
 
