@@ -43,7 +43,7 @@ class GradientTransfers:
         self._clock, self._controllers = bound.clock, bound.controllers
         self._names_ranks = bound.replica.scaler is None  # where NaN arose; a scaler skips such gradients
         self._on_gpu = bucket.device.type == "cuda"
-        self._factor = 1 / bound.world.size
+        self._factor = None if bound.world.size == 1 else 1 / bound.world.size
         self._all_trained = torch.ones(len(bucket.items), dtype=torch.float32, device=bucket.device)
         self.late = LateGradients(bucket, self.buffer, bound)
         """The gradients that come in other steps."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from relaxcomm import attach
 from tests import references
@@ -45,6 +46,29 @@ def test_alone_bsp_is_plain_training_bit_for_bit():
         optimizer.zero_grad()
     history = train(World(0, 1), {"algorithm": "bsp"}, 10, "adamw", "transformer")
     np.testing.assert_array_equal(history[-1], values(plain))
+
+
+class Operators(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.add(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+def test_alone_no_pass_over_gradients_divides_them():
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    with attach(model, optimizer, "bsp"):
+        for _ in range(2):
+            with Operators() as seen:
+                model(torch.ones(1, 3)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert "aten._foreach_copy_.default" in seen.names
+    assert not [name for name in seen.names if "mul" in name or "div" in name]
 
 
 def test_an_elastic_script_that_no_launcher_has_started_trains_alone(capsys):
