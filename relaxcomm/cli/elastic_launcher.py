@@ -58,11 +58,16 @@ def launch_elastic(
         with the message of the worker that failed first, if none came to the end.
     """
     prepare(workers)
-    with TemporaryDirectory(prefix="relaxcomm-") as folder, signals.signals(), signals.no_child_left():
+    with (
+        TemporaryDirectory(prefix="relaxcomm-") as folder,
+        signals.signals(),
+        signals.no_worker_left(),
+        fork_server.begun() as changed,
+    ):
         store, address = invitation.listen(address)
         invitation.invite(store, configuration)
         tell(f"to add a worker: relaxcomm join {address}")
-        processes = Processes(work, workers, address, Path(folder), fork_server.begin())
+        processes = Processes(work, workers, address, Path(folder), changed)
         launcher = _Launcher(processes, store, restarts)
         try:
             return launcher.run()

@@ -31,7 +31,7 @@ class Processes(Generic[T]):
         size: how many begin together.
         address: HOST:PORT of the store.
         folder: in which they leave results and reports.
-        changed: variables of the environment, by `fork_server.begin`.
+        changed: variables of the environment, by `fork_server.begun`.
     """
 
     work: Callable[[], T]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, get_context
 from multiprocessing.connection import Connection
 from typing import Literal
@@ -18,14 +18,25 @@ START_METHOD: Literal["forkserver"] = "forkserver"
 _IMPORTS = "relaxcomm.cli.worker_imports"
 
 
-def begin() -> Mapping[str, str | None]:
+@contextmanager
+def begun() -> Iterator[Mapping[str, str | None]]:
     """Start the server, unless it runs, and wait until it has imported all.
 
     An interrupt then finds workers begun or not begun, not asked for and about to be forked.
 
-    Returns: the variables that are not those with which it began, None for those that are gone: what is
+    Yields: the variables that are not those with which it began, None for those that are gone: what is
         forked off it has its environment.
     """
+    changed = _begin()
+    try:
+        yield changed
+    except BaseException:
+        with suppress(EOFError, OSError):  # an interrupt in the middle of a question ends the server
+            _begin()  # it answers in turn: what was asked for is there
+        raise
+
+
+def _begin() -> Mapping[str, str | None]:
     context = get_context(START_METHOD)
     context.set_forkserver_preload([_IMPORTS])
     forkserver.ensure_running()  # in this thread: the server ends with it
@@ -49,7 +60,7 @@ def enter(launcher: int, changed: Mapping[str, str | None]) -> None:
 
     Args:
         launcher: its process.
-        changed: by `begin`.
+        changed: by `begun`.
     """
     try:
         server = psutil.Process(os.getppid())

@@ -58,7 +58,12 @@ def launch(
     prepare(workers)
     if not verbose:
         _silence_launcher()
-    with TemporaryDirectory(prefix="relaxcomm-") as folder, signals.signals(), signals.no_child_left():
+    with (
+        TemporaryDirectory(prefix="relaxcomm-") as folder,
+        signals.signals(),
+        signals.no_worker_left(),
+        fork_server.begun() as changed,
+    ):
         store = serve_store(LOOPBACK)  # the launcher's own would listen on all addresses
         settings = LaunchConfig(
             min_nodes=1,
@@ -74,10 +79,9 @@ def launch(
             logs_specs=DefaultLogsSpecs(log_dir=folder),
             **_HANDLED,
         )
-        begin = (work, folder, os.getpid(), fork_server.begin())
         try:
             with _deadline(Path(folder), workers, begin_seconds):
-                results: dict[int, T] = elastic_launch(settings, _work)(*begin)
+                results: dict[int, T] = elastic_launch(settings, _work)(work, folder, os.getpid(), changed)
         except ChildFailedError as error:
             if any(failure.exitcode == -signal.SIGINT for failure in error.failures.values()):
                 signals.await_interrupt()
@@ -104,22 +108,28 @@ def prepare(workers: int) -> None:
 @contextmanager
 def _deadline(folder: Path, workers: int, seconds: float | None) -> Iterator[None]:
     """End all workers, in the launcher's own way, if some of them have not begun in time."""
-    lock, begun = threading.Lock(), workers
+    lock, begun, done = threading.Lock(), workers, False
 
     def look() -> None:
         nonlocal begun
-        with lock:  # nothing is ended that has ended by itself
+        with lock:
+            if done:  # nothing is ended that has ended by itself
+                return
             begun = len(list(folder.glob("begun-*")))
-            if begun < workers and not done:
+            if begun < workers:
                 os.kill(os.getpid(), signal.SIGTERM)
 
-    done = False
     timer = threading.Timer(seconds or 0.0, look)
     timer.daemon = True
     try:
-        if seconds is not None:
-            timer.start()
-        yield
+        try:
+            if seconds is not None:
+                timer.start()
+            yield
+        finally:  # here, too, the signal may come
+            timer.cancel()
+            with lock:
+                done = True
     except SignalException:
         if begun == workers:
             raise
@@ -127,10 +137,6 @@ def _deadline(folder: Path, workers: int, seconds: float | None) -> Iterator[Non
             f"only {begun} of {workers} workers began within {seconds:g} s; this machine has "
             f"{len(os.sched_getaffinity(0))} cores: start fewer, or allow more with --timeout"
         ) from None
-    finally:
-        timer.cancel()
-        with lock:
-            done = True
 
 
 def _work(work: Callable[[], T], folder: str, launcher: int, changed: Mapping[str, str | None]) -> T:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from typing import NoReturn
 
+import psutil
 from torch.distributed.elastic.multiprocessing import SignalException
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -25,13 +25,13 @@ def signals() -> Iterator[None]:
     end what is under way, also before torch's launcher has handlers of its own.
     """
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    for number in _ENDING:
-        signal.signal(number, raise_signal)
-    resource_tracker.ensure_running()  # its start would unblock the signal
-    done = threading.Event()
-    threading.Thread(target=done.wait, daemon=True, name="relaxcomm-ctrl-c").start()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
+    done, mask = threading.Event(), signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:  # from now on one may come
+        for number in _ENDING:
+            signal.signal(number, raise_signal)
+        resource_tracker.ensure_running()  # its start would unblock the signal
+        threading.Thread(target=done.wait, daemon=True, name="relaxcomm-ctrl-c").start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -65,17 +65,26 @@ def await_interrupt() -> NoReturn:
 
 
 @contextmanager
-def no_child_left() -> Iterator[None]:
+def no_worker_left() -> Iterator[None]:
     """End what was started and not ended, such as workers that an interrupt found half begun."""
-    before = set(multiprocessing.active_children())
+    before = _workers()
     try:
         yield
     except (KeyboardInterrupt, SignalException) as error:
         error.add_note("all workers are ended")
         raise
     finally:
-        left = set(multiprocessing.active_children()) - before
+        left = _workers() - before
         for one in left:  # all before the first has ended, or others would say that they have lost it
-            one.kill()
-        for one in left:
-            one.join()
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        psutil.wait_procs(left)
+
+
+def _workers() -> set[psutil.Process]:
+    """What is forked off a process of this one's, also if an interrupt came before `multiprocessing` knew."""
+    found: set[psutil.Process] = set()
+    for server in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            found.update(server.children())
+    return found

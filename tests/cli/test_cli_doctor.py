@@ -8,13 +8,12 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from relaxcomm.cli import doctor
+from relaxcomm.cli import doctor, signals
 from relaxcomm.cli.app import app
 from relaxcomm.cli.exit_codes import RunFailed
 from relaxcomm.cli.launcher import launch
 from relaxcomm.doctor import machine
 from relaxcomm.doctor.diagnosis import Finding
-from tests.waiting import until
 
 LONG = "a long text that does not fit into a narrow window by any means"
 
@@ -108,14 +107,8 @@ def test_more_workers_than_memory_holds_are_refused_at_once(monkeypatch):
 @pytest.mark.ranks
 def test_workers_that_begin_too_late_end_the_command_and_leave_nothing_behind():
     launch(int, 2)  # imports what a first launch needs: the signal finds no file half read
-    before, begun = forked(), time.monotonic()
+    before, begun = signals._workers(), time.monotonic()
     with pytest.raises(RunFailed, match=r"only 0 of 2 workers began within 0\.001 s"):
         launch(partial(time.sleep, 100), 2, begin_seconds=0.001)
     assert time.monotonic() - begun < 30
-    until(lambda: forked() <= before, "the end of all workers", 60)
-
-
-def forked() -> set[psutil.Process]:
-    """What was forked off a server of this process, and lives."""
-    servers = [one for one in psutil.Process().children() if "forkserver" in " ".join(one.cmdline())]
-    return {one for server in servers for one in server.children()}
+    assert signals._workers() <= before

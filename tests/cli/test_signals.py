@@ -1,11 +1,19 @@
 """What a launcher does with those that it started, when it ends."""
 
-import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing import forkserver, resource_tracker
 
-from relaxcomm.cli import signals
+import psutil
+import pytest
+from torch.distributed.elastic.multiprocessing import SignalException
+
+from relaxcomm.cli import fork_server, launcher, signals
+from relaxcomm.cli.exit_codes import RunFailed
 
 
-class Child:
+class Worker:
     """Notes what is done with it."""
 
     def __init__(self, done):
@@ -14,14 +22,53 @@ class Child:
     def kill(self):
         self._done.append("kill")
 
-    def join(self):
-        self._done.append("join")
-
 
 def test_all_are_killed_before_one_is_waited_for(monkeypatch):
     done = []
-    found = iter([[], [Child(done), Child(done)]])
-    monkeypatch.setattr(multiprocessing, "active_children", lambda: next(found))
-    with signals.no_child_left():
+    found = iter([set(), {Worker(done), Worker(done)}])
+    monkeypatch.setattr(signals, "_workers", lambda: next(found))
+    monkeypatch.setattr(psutil, "wait_procs", lambda left: done.append(f"wait for {len(left)}"))
+    with signals.no_worker_left():
         pass
-    assert done == ["kill", "kill", "join", "join"], "or the others say that they have lost the first"
+    assert done == ["kill", "kill", "wait for 2"], "or the others say that they have lost the first"
+
+
+@pytest.mark.ranks
+def test_a_worker_that_an_interrupt_found_half_begun_is_ended(monkeypatch):
+    """It was asked for, `multiprocessing` has not taken note of it, and it waits to be told what to do."""
+    connect, asked = forkserver.connect_to_new_process, []
+
+    def interrupted(files):
+        asked.append(connect(files))
+        if len(asked) == 2:  # the first one tells of its environment
+            raise KeyboardInterrupt
+        return asked[-1]
+
+    before = signals._workers()
+    monkeypatch.setattr(forkserver, "connect_to_new_process", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        launcher.launch(int, 2)
+    with fork_server.begun():  # what was asked for is there by now
+        assert signals._workers() <= before
+    for file in asked[1]:
+        os.close(file)
+
+
+@pytest.mark.parametrize("during", ["start", "cancel"])
+def test_a_deadline_that_passes_while_it_is_set_or_called_off_says_so(during, monkeypatch, tmp_path):
+    class Passing(threading.Timer):
+        pass
+
+    setattr(Passing, during, lambda timer: timer.function())
+    monkeypatch.setattr(threading, "Timer", Passing)
+    said = "only 0 of 2 workers began within 1000 s"
+    with signals.signals(), pytest.raises(RunFailed, match=said), launcher._deadline(tmp_path, 2, 1000.0):
+        pass
+
+
+def test_a_signal_that_comes_while_handlers_are_set_leaves_none_of_them(monkeypatch):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(resource_tracker, "ensure_running", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SignalException), signals.signals():
+        pass
+    assert signal.getsignal(signal.SIGTERM) is before
