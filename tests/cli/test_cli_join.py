@@ -19,9 +19,7 @@ from tests.ranks import launch_script
 
 
 @pytest.fixture(autouse=True)
-def short(monkeypatch):
-    monkeypatch.setattr(invitation, "_SECONDS", 0.5)
-    monkeypatch.setattr("relaxcomm.cli.join._BEGIN_SECONDS", 0.5)
+def own_environment(monkeypatch):
     monkeypatch.setattr(os, "environ", os.environ.copy())
 
 

@@ -159,7 +159,7 @@ CONFIGS = {
 def test_an_attach_that_fails_on_the_way_leaves_nothing(config):
     """Wherever the network fails, until it is called so seldom that attach succeeds."""
     model, optimizer = make()
-    before, threads = traces(model, optimizer), threading.active_count()
+    before, threads = traces(model, optimizer), set(threading.enumerate())
     for number in range(1, 50):
         transport, seen = failing_at(number)
         try:
@@ -167,7 +167,7 @@ def test_an_attach_that_fails_on_the_way_leaves_nothing(config):
         except Broken:
             assert traces(model, optimizer) == before
             assert seen["closed"]
-            assert threading.active_count() == threads
+            assert set(threading.enumerate()) <= threads  # those of other tests may be about to end
             continue
         seen["calls"] = number  # no other one fails
         engine.close(average=False)

@@ -14,27 +14,28 @@ from relaxcomm.network.alarm import Alarm
 from relaxcomm.network.operations import Label, Request
 from relaxcomm.plugin import Service
 from tests.engine.harness import on_gloo
+from tests.waiting import until
 
 PLACE = ("0", 0)
 ROW = torch.zeros(1, dtype=torch.int64)
 
 
 class Patient(Service):
-    """Answers all that have asked some seconds after the first of them has."""
+    """Answers all that have asked some seconds after enough of them have."""
 
-    def __init__(self, seconds):
-        self.seconds, self.waiting, self.begin = seconds, [], 0.0
+    def __init__(self, seconds, *, enough=1):
+        self.seconds, self.enough, self.waiting, self.begin = seconds, enough, [], 0.0
 
     def answer(self, client, request):
-        self.begin = self.now() if not self.waiting else self.begin
         self.waiting.append(client)
+        self.begin = self.now() if len(self.waiting) == self.enough else self.begin
         return []
 
     def leave(self, client):
         return []
 
     def due(self):
-        return self.begin + self.seconds if self.waiting else None
+        return self.begin + self.seconds if len(self.waiting) >= self.enough else None
 
     def expire(self):
         answered, self.waiting = self.waiting, []
@@ -51,8 +52,8 @@ class Beating(Patient):
     """Rings every so many seconds, whoever is there; answers whenever enough have asked."""
 
     def __init__(self, seconds, *, enough=1):
-        super().__init__(seconds)
-        self.beats, self.enough, self.first = 0, enough, None
+        super().__init__(seconds, enough=enough)
+        self.beats, self.first = 0, None
 
     def due(self):
         self.first = self.now() + self.seconds if self.first is None else self.first
@@ -142,6 +143,10 @@ def test_one_that_rings_again_and_again_hides_no_error():
         simulate(rank, 3)
 
 
+def timers():
+    return [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
+
+
 def on_the_machine(world, service):
     device = torch.device("cpu")
     transport = TorchTransport.of(None, device=device, backend="gloo", timeout_seconds=20, debug=False)
@@ -152,14 +157,13 @@ def on_the_machine(world, service):
     answered = ask(transport, 0)
     took = time.monotonic() - begin
     transport.leave()
-    timers = [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
-    left = [timer.name for timer in timers if not timer.finished.is_set()]
+    left = [timer.name for timer in timers() if not timer.finished.is_set()]
     transport.close()
     return answered, took, left
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("service", [Patient(0.3), Beating(0.3, enough=2)], ids=["once", "again"])
+@pytest.mark.parametrize("service", [Patient(0.3, enough=2), Beating(0.3, enough=2)], ids=["once", "again"])
 def test_on_gloo_it_is_called_when_it_is_due(service):
     for answered, took, left in on_gloo(on_the_machine, 2, service):
         assert answered == 2
@@ -168,15 +172,14 @@ def test_on_gloo_it_is_called_when_it_is_due(service):
 
 
 def test_an_alarm_rings_at_the_time_that_was_set_last():
-    rung = []
-    alarm = Alarm(time.monotonic, rung.append)
-    first, second = time.monotonic() + 0.05, time.monotonic() + 0.1
-    alarm.set(first)
+    rung, has_rung = [], threading.Event()
+    alarm = Alarm(time.monotonic, lambda due: (rung.append(due), has_rung.set()))
+    later, second = time.monotonic() + 1000, time.monotonic() + 0.05
+    alarm.set(later)
     alarm.set(second)
     alarm.set(second)
-    time.sleep(0.4)
-    assert rung == [second]
-    alarm.set(time.monotonic() + 0.05)
+    assert has_rung.wait(60)
+    alarm.set(later)
     alarm.set(None)
-    time.sleep(0.2)
+    until(lambda: not timers(), "the end of all that could ring")
     assert rung == [second]
