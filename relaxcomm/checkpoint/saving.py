@@ -14,7 +14,7 @@ from relaxcomm.checkpoint.plain_state import split
 from relaxcomm.checkpoint.writing import Write, prepare
 from relaxcomm.engine import Engine
 from relaxcomm.engine.attaching.consistency import sharing_errors
-from relaxcomm.engine.run_state import Stateful
+from relaxcomm.engine.run_state import Stateful, check_others
 from relaxcomm.errors import (
     CheckpointError,
     CheckpointWarning,
@@ -163,8 +163,8 @@ def load(engine: Engine, path: str | PathLike[str], **others: Stateful) -> Path 
     Returns: the checkpoint's folder, or None if `path` holds none.
 
     Raises: ConfigError, on every rank and before anything has changed, if no checkpoint is whole, naming what
-        is wrong with each, for the state of another model or algorithm, and for what cannot be carried to
-        this number of workers.
+        is wrong with each, for the state of another model or algorithm, for what cannot be carried to this
+        number of workers, and for `others` without a state.
 
     Example:
         >>> import tempfile, torch
@@ -184,6 +184,7 @@ def load(engine: Engine, path: str | PathLike[str], **others: Stateful) -> Path 
         (2, 5)
     """
     _check_type(engine, "load")
+    check_others(others)  # also where nothing is saved yet: the first `save` may come hours later
     return engine.together(lambda: _load(engine, Path(path), others))
 
 

@@ -25,6 +25,7 @@ from relaxcomm.step.world import World
 from relaxcomm.system.random_states import export_random, restore_random
 
 
+@runtime_checkable
 class Stateful(Protocol):
     """What has a state, such as a learning rate scheduler."""
 
@@ -41,6 +42,17 @@ class CarriedStateful(Stateful, Protocol):
 
     def carry_state_dicts(self, state_dicts: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """What a rank goes on from, made of the states of all ranks that there were, in rank order."""
+
+
+def check_others(others: Mapping[str, Any]) -> None:
+    """Raise ConfigError for what has no state, such as a number."""
+    for name, one in others.items():
+        if not isinstance(one, Stateful):
+            raise ConfigError(
+                f"{name!r} is of type {type(one).__name__}, without state_dict() and load_state_dict(); give "
+                "an object that has both, such as a scheduler. The step and the epoch of engine.loader are "
+                "saved anyway"
+            )
 
 
 def name_of(rank: int) -> str:
@@ -68,8 +80,10 @@ def of_rank(world: World, saved: Mapping[str, Any]) -> Any:
 def export(session: Session, others: Mapping[str, Stateful]) -> dict[str, Any]:
     """The state of this rank; the tensors of all but the engine are those that training changes.
 
-    Raises: UsageError in the middle of a step; ConfigError for an optimizer's state that could not be loaded.
+    Raises: UsageError in the middle of a step; ConfigError for an optimizer's state that could not be loaded,
+        and for what has no state.
     """
+    check_others(others)
     check = partial(check_between_steps, session.loop, "the run is saved", "save")
     replica, engine = session.replica, engine_state.export(session, check)  # what meets others is done first
     return {
@@ -138,6 +152,7 @@ def _checked(replica: Replica, saved: Any, others: Mapping[str, Stateful]) -> di
 
     Raises: ConfigError for what was not saved by a run with this model, optimizers and others.
     """
+    check_others(others)
     parsed = parse_run(saved)
     _check_model(replica, parsed.model)
     if parsed.others.keys() != others.keys():

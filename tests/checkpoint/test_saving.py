@@ -195,6 +195,9 @@ class Other:
             raise OSError("it is elsewhere")
         return {}
 
+    def load_state_dict(self, state):
+        """It has none to go on from."""
+
 
 @pytest.mark.parametrize("algorithm", ["bsp", "ssp"])
 def test_where_one_rank_cannot_give_its_state_all_know_and_go_on(algorithm, tmp_path):
@@ -373,3 +376,13 @@ def test_nobody_else_may_read_a_checkpoint(tmp_path):
 def test_what_is_no_engine_is_refused(tmp_path, called):
     with pytest.raises(UsageError, match=rf"Linear is no engine.*checkpoint\.{called}\(engine, path\)"):
         getattr(checkpoint, called)(torch.nn.Linear(2, 1), tmp_path)
+
+
+@pytest.mark.parametrize("value", [3, {"accuracy": 0.5}], ids=["number", "mapping"])
+def test_what_has_no_state_is_refused_by_name_also_where_nothing_is_saved_yet(tmp_path, value):
+    model = torch.nn.Linear(2, 1)
+    with relaxcomm.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), "local_sgd") as engine:
+        for act in (checkpoint.load, checkpoint.save):
+            with pytest.raises(ConfigError, match=r"'best' is of type (int|dict), without state"):
+                act(engine, tmp_path / "run", best=value)
+    assert not (tmp_path / "run").exists()
