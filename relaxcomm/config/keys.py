@@ -75,20 +75,37 @@ def _with_text_keys(values: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def put(values: dict[str, Any], key: str, value: object) -> None:
-    """Set a dotted key; an algorithm or task that is a bare name becomes a mapping to hold a parameter."""
+    """Set a dotted key, in which numbers are places in lists.
+
+    An algorithm or task that is a bare name becomes a mapping to hold a parameter.
+
+    Raises: ConfigError for a place that is not there.
+    """
     *path, last = key.split(".")
-    place = values
+    holder: Any = values
     for part in path:
-        inner = place.get(part)
+        place = _place(holder, part, key)
+        inner = holder[place] if isinstance(holder, list) else holder.get(place)
         if part == "algorithm" and isinstance(inner, str):
             inner = {"name": inner}
         if part == "task" and isinstance(inner, str):
             inner = {inner: {}}
-        if inner is not None and not isinstance(inner, Mapping):
+        if not isinstance(inner, Mapping | list | None):
             raise ConfigError(f"{shown(key)}: {shown(part)} is {shown(inner)} and holds no keys")
-        place[part] = dict(inner or {})
-        place = place[part]
-    place[last] = value
+        holder[place] = list(inner) if isinstance(inner, list) else dict(inner or {})
+        holder = holder[place]
+    holder[_place(holder, last, key)] = value
+
+
+def _place(holder: object, part: str, key: str) -> Any:
+    """The key of a mapping, or the place in a list."""
+    if not isinstance(holder, list):
+        return part
+    if part.isdecimal() and int(part) < len(holder):
+        return int(part)
+    raise ConfigError(
+        f"{shown(key)}: {shown(part)} is no place in a list of {len(holder)}; they are counted from 0"
+    )
 
 
 def explain(

@@ -61,7 +61,7 @@ class Origin:
 
     def without(self, keys: Iterable[str]) -> Origin:
         """The same, when others have taken the place of dotted keys: no line is told of what they are in."""
-        others = [tuple(key.split(".")) for key in keys]
+        others = [tuple(int(one) if one.isdecimal() else one for one in key.split(".")) for key in keys]
         lines = {
             key: line
             for key, line in self.lines.items()

@@ -329,6 +329,31 @@ def test_overrides_win_and_reach_into_a_bare_name():
     assert config.data.batch_size == 7
 
 
+def test_an_override_reaches_into_a_list_and_leaves_the_given_one_as_it_was():
+    rule = {"trigger": {"every": {"steps": 8}}, "payload": "parameters", "exchange": "all_reduce"}
+    given = {"algorithm": {"rules": [dict(rule, select="1/2"), dict(rule, select="2/2")]}}
+    rules = load(
+        given, {"algorithm.rules.1.trigger.every.steps": 3, "algorithm.rules.0.delay": 2}
+    ).algorithm.rules
+    assert [(one.trigger.facts.period_steps, one.delay) for one in rules] == [(8, 2), (3, 0)]
+    assert given["algorithm"]["rules"] == [dict(rule, select="1/2"), dict(rule, select="2/2")]
+    for place in ("2", "-1", "first"):
+        with pytest.raises(
+            ConfigError, match=rf"'{place}' is no place in a list of 2; they are counted from 0"
+        ):
+            load(given, {f"algorithm.rules.{place}.delay": 1})
+
+
+def test_no_line_is_told_of_what_an_override_has_put_into_a_list(tmp_path):
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "algorithm:\n  rules:\n    - payload: gradients\n      exchange: all_reduce\n      delay: 1\n"
+    )
+    with pytest.raises(ConfigError) as caught:
+        load(path, {"algorithm.rules.0.payload": "gradient"})
+    assert f"{path}: unknown payload 'gradient'" in str(caught.value)
+
+
 def test_a_path_may_begin_in_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "pair.edgelist").write_text("0 1\n")
