@@ -13,12 +13,13 @@ from typing import Any
 
 from torch.distributed.distributed_c10d import PrefixStore
 
-from relaxcomm.errors import ConfigError, ForgeryError
+from relaxcomm.errors import CommunicationError, ConfigError, ForgeryError, some_of
 from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.secret import TAG_BYTES, Secret
 from relaxcomm.network.signed_store import UNSIGNED, read_all
 
 _NONE, _OBJECTS = "none", "objects"
+_NOT_HERE = "did not come; every rank must call attach(), and not much later than the others"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,8 @@ def agree(rendezvous: Rendezvous) -> Seal:
     Rank 0 reads what each has drawn and tells each what came of it: if all read all, a thousand ranks would
     ask the store a million times.
 
-    Raises: ConfigError, on every rank, if some have none; ForgeryError if some have another.
+    Raises: CommunicationError if one does not come; ConfigError, on every rank, if some have no secret;
+        ForgeryError if some have another.
     """
     name, secret, limit = rendezvous.name, rendezvous.secret, rendezvous.making
     rank, size = rendezvous.membership.rank, rendezvous.membership.world_size
@@ -75,7 +77,11 @@ def agree(rendezvous: Rendezvous) -> Seal:
     open_store.set(str(rank), f"{drawn} {_proof(secret, name, rank, drawn)}")
     if rank == 0:
         _tell_all(open_store, name, size, secret, limit)
-    open_store.wait([_found(rank)], limit)
+    try:
+        open_store.wait([_found(rank)], limit)
+    except RuntimeError as error:
+        missing = "another rank, which rank 0 names," if open_store.check(["0"]) else "rank 0"
+        raise CommunicationError(f"{missing} {_NOT_HERE}") from error
     found = json.loads(open_store.get(_found(rank)))
     without, others, session = found["without"], found["others"], found["session"]
     if without:
@@ -94,7 +100,11 @@ def agree(rendezvous: Rendezvous) -> Seal:
 def _tell_all(store: Any, name: str, size: int, secret: Secret | None, limit: timedelta) -> None:
     """What rank 0 finds, with a proof for each that it has the secret, and has seen what that rank drew."""
     keys = [str(rank) for rank in range(size)]
-    store.wait(keys, limit)
+    try:
+        store.wait(keys, limit)
+    except RuntimeError as error:
+        missing = [key for key in keys if not store.check([key])]
+        raise CommunicationError(f"rank{'s' * (len(missing) > 1)} {some_of(missing)} {_NOT_HERE}") from error
     told = [value.decode().split() for value in read_all(store, keys)]
     without = [rank for rank in range(size) if told[rank][1] == _NONE]
     found = {

@@ -6,7 +6,7 @@ import pytest
 import torch.distributed as dist
 import torch.testing._internal.distributed.fake_pg  # noqa: F401  # which torch knows only then
 
-from relaxcomm.errors import ConfigError
+from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.network import default_group
 from relaxcomm.network.rendezvous import Rendezvous, next_name
 from relaxcomm.network.secret import Secret
@@ -66,3 +66,17 @@ def test_a_default_group_that_was_given_up_is_made_with_who_comes_late(monkeypat
             default_group.make_default_group(1.0)
     assert names[0] == ["relaxcomm/0/0", "relaxcomm/0/1"]
     assert names[1] == names[0][1:]
+
+
+def test_who_does_not_come_is_named_by_rank_0_and_rank_0_by_the_others(monkeypatch):
+    monkeypatch.setattr(default_group, "check_rendezvous", lambda: None)
+    monkeypatch.setattr(default_group, "use_interface_of", lambda address: None)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    store, said = dist.HashStore(), []
+    for rank in (1, 0):  # the third never comes, and rank 1 has given up when rank 0 comes
+        monkeypatch.setattr(default_group, "_met", [(store, rank, 3)])
+        with pytest.raises(CommunicationError) as caught:
+            default_group.make_default_group(0.2)
+        said.append(str(caught.value).partition("(timeout_seconds): ")[2])
+    assert said[0] == "rank 0 did not come; every rank must call attach(), and not much later than the others"
+    assert said[1].startswith("rank 2 did not come; ")
