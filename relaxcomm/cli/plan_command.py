@@ -89,8 +89,7 @@ def plan(
         ]
         plans, failed = _forecast_all(cases, items, failures_of(deaths, settings))
         pilots = [] if training is None else _train(cases, plans, settings, training, failed)
-        measured = measure and jitter is None
-        _report(plans, pilots, failed, items, cases[0][2], training, as_lines, jitter_measured=measured)
+        _report(plans, pilots, failed, items, cases[0][2], training, as_lines, measured=measure)
         if picture is not None and plans:
             drawn = plot_pilots(pilots, picture) if pilots else plot_forecasts(plans, items, picture)
             if not as_lines:
@@ -140,7 +139,7 @@ def _report(
     training: Training | None,
     as_lines: bool,
     *,
-    jitter_measured: bool,
+    measured: bool,
 ) -> None:
     numel = sum(item.tensor.numel() for item in items)
     found = [one for _, _, one in plans]
@@ -149,7 +148,7 @@ def _report(
         said = as_json(found, failed, numel, base)
         print(json.dumps({**said, "training": pilots_as_json(pilots, *asked)}, indent=2))
         return
-    show_forecasts(found, failed, numel, base, jitter_measured=jitter_measured)
+    show_forecasts(found, failed, numel, base, measured=measured)
     if pilots:
         print()
         show_pilots(pilots, *asked)

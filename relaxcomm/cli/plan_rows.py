@@ -29,7 +29,7 @@ def show_forecasts(
     num_parameters: int,
     scenario: Scenario,
     *,
-    jitter_measured: bool = False,
+    measured: bool = False,
 ) -> None:
     """Print one row a forecast, the name first; below them what there is to say, and what cannot run."""
     if found:
@@ -38,10 +38,13 @@ def show_forecasts(
         headings = [*_HEADINGS, *map(_heading, shares)]
         headings += ["goodput"] if found[0].goodput is not None else []
         rows = [_cells(one, num_parameters, shares) for one in found]
-        show_rows(headings, rows, title=_title(num_parameters, scenario, jitter_measured), named_by=2)
+        show_rows(headings, rows, title=_title(num_parameters, scenario), named_by=2)
         if never:
             why = "latency, coding or waiting for others take too long"
             show_text(f"{', '.join(map(_heading, never))}  never, at any bandwidth: {why}")
+    if measured:
+        without = "; --jitter 0 plans without its jitter" if scenario.step_times.jitter_seconds else ""
+        show_text(f"step alone  {_alone(scenario)}, measured on this machine{without}")
     for one in found:
         for remark in one.remarks:
             show_text(f"{one.name}, {one.workers} workers: {remark}")
@@ -79,15 +82,15 @@ def as_json(
     }
 
 
-def _title(num_parameters: int, scenario: Scenario, jitter_measured: bool) -> str:
-    times = scenario.step_times
-    alone = duration(times.seconds)
-    if times.jitter_seconds:
-        measured = " measured; --jitter 0 leaves that out" if jitter_measured else ""
-        alone += f" (± {duration(times.jitter_seconds)}{measured})"
+def _title(num_parameters: int, scenario: Scenario) -> str:
     slowest = "links" if scenario.links.uniform else "slowest link"
     words = scenario.links.slowest.words
-    return f"{num_parameters:,} parameters, {alone} a step alone, {slowest} {words}"
+    return f"{num_parameters:,} parameters, {_alone(scenario)} a step alone, {slowest} {words}"
+
+
+def _alone(scenario: Scenario) -> str:
+    seconds, jitter = scenario.step_times.seconds, scenario.step_times.jitter_seconds
+    return duration(seconds) + (f" ± {duration(jitter)}" if jitter else "")
 
 
 def _heading(utilisation: float) -> str:
