@@ -14,7 +14,6 @@ from relaxcomm.cli.pilot_plot import plot_pilots
 from relaxcomm.cli.pilot_rows import pilots_as_json, show_pilots
 from relaxcomm.cli.plan_options import (
     algorithms_of,
-    check_step_time,
     failures_of,
     graph_of,
     links_for,
@@ -22,6 +21,8 @@ from relaxcomm.cli.plan_options import (
     scenarios,
     speeds_of,
     step_times_of,
+    told_times,
+    worker_counts,
 )
 from relaxcomm.cli.plan_pilots import Case, Training, train_all, training_of
 from relaxcomm.cli.plan_plot import Planned, plot_forecasts
@@ -70,24 +71,26 @@ def plan(
         training = training_of(train, seeds, target, within, num_parameters)
         if picture is not None:
             check_picture("--plot", picture)
-        check_step_time(step_seconds, measure)
+        told = told_times(step_seconds, measure, jitter, stragglers)
         job = read_job(config).override(sets=sets)
         settings = job.load(any_topology=algorithms is not None)
         graph = graph_of(topology, settings)
         between = links_for(graph, settings, links, sites)
+        links_of = {number: between(number) for number in worker_counts(settings, graph, workers)}
+        failures = failures_of(deaths, settings)
         made = algorithms_of(settings, algorithms)
         # Building a task takes seconds: what needs none has been refused before.
         task = None if settings.task is None else configured_task(settings, job.origin).build(settings.seed)
         items = parameters_of(task, num_parameters)
-        times = step_times_of(task, settings, step_seconds, jitter, stragglers)
-        bare = list(scenarios(settings, task, times, graph, between, workers))
+        times = step_times_of(task, settings, told)
+        bare = list(scenarios(settings, task, times, links_of))
         cases = [
             (name, algorithm, with_groups_of_links(algorithm, replace(scenario, speeds=speeds)))
             for name, algorithm in made.items()
             for scenario in bare
             for speeds in [speeds_of(algorithm, scenario.workers, measure, coding, settings.backend)]
         ]
-        plans, failed = _forecast_all(cases, items, failures_of(deaths, settings))
+        plans, failed = _forecast_all(cases, items, failures)
         pilots = [] if training is None else _train(cases, plans, settings, training, failed)
         _report(plans, pilots, failed, items, cases[0][2], training, as_lines, measured=measure)
         if picture is not None and plans:

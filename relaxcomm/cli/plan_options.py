@@ -42,10 +42,12 @@ def parameters_of(task: Task | None, num_parameters: int | None) -> list[Item]:
     return [Item(name, one) for name, one in task.model.named_parameters() if one.requires_grad]
 
 
-def check_step_time(step_seconds: float | None, measure: bool) -> None:
-    """Refuse a step's time that is neither told nor to be measured, or both.
+def told_times(
+    step_seconds: float | None, measure: bool, jitter: float | None, stragglers: str | None
+) -> dict[str, float]:
+    """What the options say of the time of a step, by the names in `StepTimes`.
 
-    Raises: ConfigError.
+    Raises: ConfigError, also for a step's time that is neither told nor to be measured, or both.
     """
     if step_seconds is not None and measure:
         raise ConfigError("a step's time is told or measured: --step-seconds or --measure, not both")
@@ -53,30 +55,25 @@ def check_step_time(step_seconds: float | None, measure: bool) -> None:
         raise ConfigError(
             "plan needs the time of a step: --step-seconds 0.1, or --measure for this machine's"
         )
+    told = {} if step_seconds is None else {"seconds": step_seconds}
+    if jitter is not None:
+        told["jitter_seconds"] = jitter
+    if stragglers is not None:
+        share, often = _two_numbers(stragglers, "--stragglers is SHARE,TIMES, such as 0.01,3")
+        told |= {"straggling": share, "straggling_times": often}
+    StepTimes(**{"seconds": 1.0, **told})  # refuses what is out of range
+    return told
 
 
-def step_times_of(
-    task: Task | None,
-    settings: Config,
-    step_seconds: float | None,
-    jitter: float | None,
-    stragglers: str | None,
-) -> StepTimes:
-    """What the options say of the time of a step, which `check_step_time` took, or this machine does."""
-    if step_seconds is not None:
-        times = StepTimes(step_seconds)
-    elif task is None:
+def step_times_of(task: Task | None, settings: Config, told: dict[str, float]) -> StepTimes:
+    """Those that were told; what was not, this machine tells."""
+    if "seconds" in told:
+        return StepTimes(**told)
+    if task is None:
         raise ConfigError(
             "--measure trains the configuration's task, and there is none; use --step-seconds S"
         )
-    else:
-        times = measure_steps(task, settings.data.batch_size)
-    if jitter is not None:
-        times = replace(times, jitter_seconds=jitter)
-    if stragglers is not None:
-        share, often = _two_numbers(stragglers, "--stragglers is SHARE,TIMES, such as 0.01,3")
-        times = replace(times, straggling=share, straggling_times=often)
-    return times
+    return replace(measure_steps(task, settings.data.batch_size), **told)
 
 
 def failures_of(text: str | None, settings: Config) -> Failures | None:
@@ -161,37 +158,37 @@ def _of_graph(links: Links, nodes: int, workers: int) -> Links:
 
 def _of_sites(sites: int, inside: Link, between: Link, workers: int) -> Links:
     if workers < sites:
-        raise ConfigError(f"--sites: {sites} sites have {workers} workers; take a number for each or more")
+        raise ConfigError(f"--sites: {sites} sites need {sites} workers or more, and there are {workers}")
     return SiteLinks(workers, sites, inside, between)
 
 
-def scenarios(
-    settings: Config,
-    task: Task | None,
-    times: StepTimes,
-    graph: Topology | None,
-    links: LinksFor,
-    workers: str | None,
-) -> Iterator[Scenario]:
-    """One for each number of workers; those of a graph of links are its nodes.
+def worker_counts(settings: Config, graph: Topology | None, workers: str | None) -> list[int]:
+    """The numbers of workers; those of a graph of links are its nodes.
 
     Raises: ConfigError.
     """
+    if workers is None:
+        return [settings.workers if graph is None else len(graph.graph(settings.workers))]
     try:
-        asked = [settings.workers] if workers is None else [int(one) for one in workers.split(",")]
+        asked = [int(one) for one in workers.split(",")]
     except ValueError:
         asked = [0]
     if min(asked) < 1 or len(set(asked)) < len(asked):
         raise ConfigError(
             f"--workers {workers!r} is not allowed; write numbers of 1 or more, each once: 4,16,64"
         )
-    if workers is None and graph is not None:
-        asked = [len(graph.graph(settings.workers))]
-    for size in asked:
+    return asked
+
+
+def scenarios(
+    settings: Config, task: Task | None, times: StepTimes, links: dict[int, Links]
+) -> Iterator[Scenario]:
+    """One for each number of workers, with its links."""
+    for workers, between in links.items():
         yield Scenario(
-            workers=size,
+            workers=workers,
             step_times=times,
-            links=links(size),
+            links=between,
             topology=settings.topology,
             bucket_bytes=settings.bucket_bytes,
             samples=None if task is None else len(task.train_data),  # type: ignore[arg-type]

@@ -206,7 +206,7 @@ def test_a_picture(config, workers, tmp_path):
         ((*ON, "--parameters", "9", "--target", "0.9"), "--target is of runs that train; add --train"),
         ((*ON, "--parameters", "9", "--train"), "leave --parameters out"),
         ((*ON, "--parameters", "9", "--sites", "1,1gbit"), "--sites is COUNT,RATE[,LATENCY]"),
-        ((*ON, "--parameters", "9", "--sites", "8,1gbit"), "8 sites have 4 workers"),
+        ((*ON, "--parameters", "9", "--sites", "8,1gbit"), "8 sites need 8 workers or more, and there are 4"),
         ((*ON, "--parameters", "9", "--sites", "2,1gbit,5ms,9kb"), "what workers share has no burst"),
         ((*ON[:3], "1gbit,1ms,9kb", "--parameters", "9", "--sites", "2,1gbit"), "workers share have none"),
         (("--measure", *ON, "--parameters", "9"), "--step-seconds or --measure, not both"),
@@ -225,6 +225,11 @@ def test_bad_input_is_told_in_one_line(config, arguments, words):
         ((), "needs the time of a step"),
         (("--step-seconds", "1"), "needs the network"),
         ((*ON, "--algorithms", "nope"), "unknown algorithm 'nope'"),
+        ((*ON, "--step-seconds", "0"), "--step-seconds is a number of seconds"),
+        ((*ON, "--jitter", "-1"), "--jitter is a number of seconds"),
+        ((*ON, "--stragglers", "3"), "--stragglers is SHARE,TIMES"),
+        ((*ON, "--workers", "4,x"), "--workers '4,x' is not allowed"),
+        ((*ON, "--failures", "3600"), "--failures is LIFE,AWAY"),
     ],
 )
 def test_what_needs_no_task_is_refused_before_it_is_built(config, arguments, words, tmp_path):
