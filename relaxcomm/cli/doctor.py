@@ -30,7 +30,7 @@ _STYLES = {"ok": "green", "warning": "yellow", "problem": "bold red"}
 def doctor(
     path: Annotated[
         Path | None,
-        typer.Argument(metavar="[CONFIG]", help="YAML file, to see what it asks for.", show_default=False),
+        typer.Argument(metavar="CONFIG", help="YAML file, to see what it asks for.", show_default=False),
     ] = None,
     workers: Workers = None,
     timeout: Annotated[

@@ -32,7 +32,7 @@ def join(
     command: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[-- COMMAND]", help="Instead: a script of yours that attaches.", show_default=False
+            metavar="-- COMMAND", help="Instead: a script of yours that attaches.", show_default=False
         ),
     ] = None,
     traceback: Traceback = False,

@@ -104,6 +104,7 @@ def test_help_fits_and_explains_every_option(name):
     done = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80", "TERM": "dumb"})
     assert done.exit_code == 0
     assert max(map(len, done.stdout.splitlines())) <= 80
+    assert "[[" not in done.stdout, "an argument that may be left out has one pair of brackets"
     for parameter in typer.main.get_command(app).commands[name].params:
         assert getattr(parameter, "help", None), parameter.name
 

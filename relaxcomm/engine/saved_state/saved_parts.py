@@ -49,10 +49,12 @@ def load_all(transport: Transport, parts: Sequence[SavedPart]) -> None:
 def _load(one: SavedPart) -> None:
     try:
         one.load()
+    except RelaxcommError:  # says what it is about, and what to do
+        raise
     except Exception as error:  # whatever it says to what it does not know
-        is_own = isinstance(error, RelaxcommError)  # and says what to do
-        what = str(error) if is_own else f"{error!r}; load another checkpoint"
-        raise ConfigError(f"{one.name} does not take the saved state: {what}") from None
+        raise ConfigError(
+            f"{one.name} does not take the saved state: {error!r}; load another checkpoint"
+        ) from None
 
 
 class _Before(NamedTuple):
