@@ -123,8 +123,8 @@ class Context:
         """What is known of `numel` entries from `start`."""
         layout = None if self.layout is None else self.layout.part(start, numel)
         difference = None if self.difference is None else self.difference.part(start, numel)
-        bucket_part = (*self.bucket_part, start)
-        return self.at(layout=layout, bucket_part=bucket_part, out=None, difference=difference)
+        place = (*self.bucket_part, start)
+        return self.at(layout=layout, bucket_part=place, out=None, difference=difference)
 
     def generator(self, seed: int, device: torch.device, *apart: int) -> torch.Generator:
         """Random numbers from the clock and the bucket, other ones on each rank, so that no state is kept.
