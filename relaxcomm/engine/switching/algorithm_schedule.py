@@ -36,6 +36,7 @@ class AlgorithmSchedule:
         self._loop, self._switch = loop, switch
         self._phases, self._algorithms = settings.phases, settings.algorithms
         self._num_begun = 0
+        self._failed_after = -1  # steps, at whose end a switch was tried in vain
         self.follow()
 
     @property
@@ -69,7 +70,7 @@ class AlgorithmSchedule:
 
     def resume(self, saved: Mapping[str, Any]) -> None:
         """Switch to what ran when that was saved, which was checked; it may be what runs now."""
-        phase, algorithm = saved["phase"], saved["algorithm"]
+        phase, algorithm, self._failed_after = saved["phase"], saved["algorithm"], -1
         measured = None if saved["measured"] is None else Measured(**saved["measured"])
         if repr(self._bound.algorithm) not in (algorithm, repr(self._first_of(phase))):
             self._begin(phase, resumes=True)
@@ -117,14 +118,22 @@ class AlgorithmSchedule:
 
     def is_due(self, ahead: int = 0) -> bool:
         """Whether it is time for one, or will be in so many steps."""
-        return self._first_steps.are_over(ahead) or self._is_phase_due(ahead)
+        is_time = self._first_steps.are_over(ahead) or self._is_phase_due(ahead)
+        return is_time and self._bound.world.statistics.steps + ahead != self._failed_after
 
     def go_on(self) -> None:
-        """Make the one that is due; every rank calls this in the same step."""
-        if self._first_steps.are_over():
-            self._choose(self._first_steps.measure())
-        else:
-            self._begin(self._num_begun + 1, self._phases[self._num_begun].residuals)
+        """Make the one that is due; every rank calls this in the same step.
+
+        Where it fails a loop may go on, and it is due again at the end of the next step.
+        """
+        try:
+            if self._first_steps.are_over():
+                self._choose(self._first_steps.measure())
+            else:
+                self._begin(self._num_begun + 1, self._phases[self._num_begun].residuals)
+        except BaseException:
+            self._failed_after = self._bound.world.statistics.steps
+            raise
 
     def stop_timing(self) -> None:
         """This rank trains no more, but takes part in what the others do."""
@@ -184,7 +193,7 @@ class AlgorithmSchedule:
         algorithm = self._algorithms[num_begun]
         try:
             self._switch(algorithm, residuals, resumes=resumes)
-        except BaseException:  # a loop may go on, and the phase is due again where its next step ends
+        except BaseException:  # the phase is still to come
             self._num_begun = before
             self.stay()
             raise

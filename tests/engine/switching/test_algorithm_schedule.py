@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -154,3 +155,24 @@ def test_a_switch_that_has_failed_is_due_again_where_the_next_step_ends(config, 
 
     for names, first in relaxcomm.simulate(program, 3):
         assert names == ["bsp", first, "bsp"]
+
+
+def test_a_rank_that_has_run_out_of_data_tries_again_with_the_others():
+    """Not before their next step has ended."""
+    phase = {"after_steps": 3, "algorithm": "bsp"}
+
+    def program(group):
+        run = Run(group, {"algorithm": {"name": "local_sgd", "steps": 2}, "phases": [phase]}, 1, "adamw")
+        moment = next(iter(run.optimizer.state.values()))["exp_avg_sq"]
+        with run.engine.join():
+            for step in range(1, 3 if group.rank() else 6):
+                moment.fill_(torch.inf if step == 2 and group.rank() == 1 else 0.0)
+                with pytest.raises(NonFiniteError) if step == 2 else nullcontext():
+                    run.train(1)
+                moment.fill_(0.0)
+        run.engine.close()
+        return run.engine.algorithm.name, run.model[0].weight.tolist()
+
+    first, *others = relaxcomm.simulate(program, 3)
+    assert first[0] == "bsp"
+    assert others == [first] * 2
