@@ -109,12 +109,28 @@ def frozen(cls: C) -> C:
     return made  # type: ignore[no-any-return]  # pydantic's decorator has no precise type for a TypeVar
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def stated(cls: C) -> C:
+    """Make `cls` a frozen dataclass of facts, which are stated by name; its constructor checks their types.
+
+    Example:
+        >>> from relaxcomm.plugin import PlannerFacts
+        >>> PlannerFacts(after_steps="long")
+        Traceback (most recent call last):
+            ...
+        relaxcomm.errors.ConfigError: PlannerFacts: after_steps = 'long' is not allowed: write a whole number
+    """
+    made: Any = dataclass(frozen=True, kw_only=True, config=_CHECKS)(cls)
+    made.__init__ = _explained(made.__init__)
+    return made  # type: ignore[no-any-return]  # as above
+
+
 def _check_facts(cls: type, kind: type[Any]) -> None:
     """Refuse a class without facts of its own: those of another class would be its own by accident."""
-    stated = vars(cls).get("facts")
-    if isinstance(stated, kind | property | cached_property):
+    own = vars(cls).get("facts")
+    if isinstance(own, kind | property | cached_property):
         return
-    found = "no facts" if stated is None else f"{stated!r} as its facts"
+    found = "no facts" if own is None else f"{own!r} as its facts"
     every = ", ".join(f"{one.name}=…" for one in fields(kind))
     raise PluginError(
         f"{cls.__name__} declares {found}; none is inherited or has a default, so state each: "

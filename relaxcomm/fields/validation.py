@@ -106,14 +106,17 @@ def refusal(error: ValidationError, subject: str, target: Callable[..., Any]) ->
             said = f"{subject} has no parameter {shown(argument)}{hint} it takes: {signature_of(target)}"
             unknown.append((argument, said))
         elif fault["type"].startswith("missing") and len(fault["loc"]) == 1:
-            missing.append((argument, f"{subject} needs {argument!r}; it takes: {signature_of(target)}"))
+            missing.append(argument)
         else:
             below = fault["loc"][1:-1] if fault["type"].startswith("missing") else fault["loc"][1:]
             path, hint = _inside(argument, hint_at(target, argument), below)
             got = f"{subject}: {_named(path)} = {shown(fault['input'])}"
             wrong[path] = f"{got} is not allowed: {allowed(fault, hint)}"
+    if missing:
+        needs = f"{subject} needs {', '.join(map(repr, missing))}; it takes: {signature_of(target)}"
+        unknown = unknown or [(missing[0], needs)]  # what is missing may only be mistyped
     told = [(str(path[0]), said) for path, said in wrong.items() if not _is_told_below(path, wrong)]
-    faults = [*(unknown or missing), *told]  # what is missing may only be mistyped
+    faults = [*unknown, *told]
     refused = ConfigError(few([said for _, said in faults]))
     refused.faults = tuple(((argument,), said) for argument, said in faults)
     return refused

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from functools import partial, wraps
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from relaxcomm.fields.frozen import stated
 from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.context import Context, Primitive, State
 from relaxcomm.roles.returned import decoded, error, yielded
@@ -30,7 +30,7 @@ Memory: TypeAlias = Literal["none", "leaky", "lossless"]
 """What becomes of what a message leaves out: it is gone, a part of it is sent later, or all of it."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@stated
 class CompressorFacts:
     """What a compressor declares.
 

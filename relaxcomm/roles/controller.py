@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from relaxcomm.fields.frozen import Index
+from relaxcomm.fields.frozen import Index, stated
 from relaxcomm.roles.context import Context, Primitive
 
 BATCH_SIZE = "batch_size"
@@ -70,7 +70,7 @@ class ExchangedBucket:
     samples: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@stated
 class ControllerFacts:
     """What a controller declares.
 

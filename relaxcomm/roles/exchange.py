@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, TypeAlias
 from torch import Tensor
 
 from relaxcomm.errors import CompositionError
+from relaxcomm.fields.frozen import stated
 from relaxcomm.network.operations import Operation, Received, Request
 from relaxcomm.network.transport import Membership, Service
 from relaxcomm.roles.carried import Slots
@@ -48,7 +49,7 @@ class Served:
     reply: Tensor
 
 
-@dataclass(frozen=True, kw_only=True)
+@stated
 class ExchangeFacts:
     """What an exchange declares.
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
+from relaxcomm.fields.frozen import stated
 from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.context import Context, Primitive, State
 from relaxcomm.roles.returned import entries
 from relaxcomm.tensors.buckets import Bucket
 
 
-@dataclass(frozen=True, kw_only=True)
+@stated
 class OuterFacts:
     """What an outer declares.
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from relaxcomm.fields.frozen import stated
 from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.context import Context, Primitive, State
 from relaxcomm.roles.returned import entries
@@ -19,7 +19,7 @@ from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.shards import shard_bucket
 
 
-@dataclass(frozen=True, kw_only=True)
+@stated
 class PayloadFacts:
     """What a payload declares.
 

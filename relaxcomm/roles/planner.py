@@ -6,6 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from relaxcomm.fields.frozen import stated
 from relaxcomm.roles.compressor import Compressor
 from relaxcomm.roles.context import Primitive
 from relaxcomm.system.quantities import bandwidth, data_size, duration
@@ -76,7 +77,7 @@ class Measured:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@stated
 class PlannerFacts:
     """What a planner declares.
 

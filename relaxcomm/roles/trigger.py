@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import ClassVar, Literal, TypeAlias
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from relaxcomm.data.clients import RoundPlan
 from relaxcomm.errors import UsageError
-from relaxcomm.fields.frozen import Share
+from relaxcomm.fields.frozen import Share, stated
 from relaxcomm.fields.rounding import fewest
 from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.context import Context, Primitive, State
@@ -90,7 +89,7 @@ class Observation:
         return self._over_shards(squared_norm(self.gradients)) / self.scale**2
 
 
-@dataclass(frozen=True, kw_only=True)
+@stated
 class TriggerFacts:
     """What a trigger declares.
 

@@ -10,7 +10,7 @@ import networkx as nx
 import pytest
 import torch
 
-from relaxcomm import CompositionError, PluginError, primitives
+from relaxcomm import CompositionError, ConfigError, PluginError, primitives
 from relaxcomm.checks.compressor_facts_hold import compressor_checks
 from relaxcomm.checks.controllers_hold import controller_checks
 from relaxcomm.checks.exchange_facts_hold import exchange_checks
@@ -152,7 +152,7 @@ LIES: list[tuple[Any, dict[str, Any], str]] = [
     (parameters(), {"moves_model": False}, "writing"),
     (deltas(merge=0.5), {"keeps_local": False}, "writing"),
     (deltas(), {"keeps_local": True}, "writing"),
-    (deltas(), {"event": "round", "hears": frozenset({"round"})}, "event"),
+    (deltas(), {"event": "round"}, "event"),
     (primitives.client_deltas(), {"hears": NOTHING}, "event"),
     (primitives.client_deltas(), {"event": None}, "event"),
     (identity(), {"kinds": frozenset({"sparse"})}, "messages"),
@@ -636,8 +636,30 @@ def test_facts_of_another_role_are_refused():
 
 
 def test_every_field_is_stated():
-    with pytest.raises(TypeError, match="missing 12 required keyword-only arguments: 'rounds'"):
+    with pytest.raises(
+        ConfigError, match=r"CompressorFacts needs 'rounds', 'scope', 'linear', .*; it takes: kinds"
+    ):
         CompressorFacts(kinds=frozenset({"dense"}))
+
+
+@pytest.mark.parametrize(
+    ("facts", "mistaken", "said"),
+    [
+        (identity.facts, {"scope": "tensors"}, "scope = 'tensors' is not allowed: write 'entry', 'tensor',"),
+        (identity.facts, {"memory": "loseless"}, "memory = 'loseless' is not allowed: write 'none', 'leaky'"),
+        (
+            identity.facts,
+            {"slots": {"residual": "shared"}},
+            "slots.residual = 'shared' is not allowed: write",
+        ),
+        (all_reduce.facts, {"returns": "means"}, "ExchangeFacts: returns = 'means' is not allowed: write"),
+        (average.facts, {"averages": "yes"}, "OuterFacts: averages = 'yes' is not allowed: write"),
+    ],
+)
+def test_a_misspelt_fact_is_refused_where_it_is_stated(facts, mistaken, said):
+    with pytest.raises(ConfigError) as caught:
+        replace(facts, **mistaken)
+    assert said in str(caught.value)
 
 
 def test_error_feedback_is_as_biased_as_what_it_wraps():
@@ -691,14 +713,14 @@ NORM = norm_test(rule=0, tolerance=0.5)
             "encode_decode",
             lambda self, cx, tensor, *given, keep_sent: (yield tensor),
             "messages",
-            "encode_decode of liar() yielded [600] of torch.float32; yield a message that is dense",
+            "encode_decode of liar() yielded [7] of torch.float32; yield a message that is dense",
         ),
         (
             identity(),
             "encode_decode",
             lambda self, cx, tensor, *given, keep_sent: (yield Dense(tensor))[0][1].tensor,
             "messages",
-            "encode_decode of liar() returned [600] of torch.float32; return the pair (result, sent)",
+            "encode_decode of liar() returned [7] of torch.float32; return the pair (result, sent)",
         ),
     ],
     ids=shown,

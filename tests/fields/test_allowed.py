@@ -182,7 +182,7 @@ def test_what_is_missing_may_only_be_mistyped():
 
 
 def test_a_default_that_is_made_is_shown():
-    with pytest.raises(ConfigError, match=r"Rule needs 'payload'; .* trigger=every_step\(\), "):
+    with pytest.raises(ConfigError, match=r"Rule needs 'payload', 'exchange'; .* trigger=every_step\(\), "):
         Rule()
 
 

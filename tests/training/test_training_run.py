@@ -101,6 +101,7 @@ def test_another_seed_is_refused_on_all_ranks(tmp_path):
         ConfigError, match=r"^the checkpoint is of a run with seed 0, and this one has 1"
     ) as caught:
         run(tmp_path, 3, seed=1)
+    assert "set seed: 0" in str(caught.value)
     assert "ConfigError(" not in str(caught.value)
 
 
