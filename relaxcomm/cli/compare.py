@@ -161,7 +161,7 @@ def make_jobs(
 
 def _other(configured: Job, name: str) -> Job:
     """The job of another algorithm than the configuration's own."""
-    required = {f"algorithm.{key}": value for key, value in required_of(name).items()}
+    required = {f"algorithm.{key}": value for key, value in required_of(name, configured.algorithm).items()}
     return _with(configured.override(algorithm=name), required)
 
 

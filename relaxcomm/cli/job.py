@@ -135,13 +135,22 @@ def configured_task(loaded: Config, origin: Origin) -> TaskFactory:
         raise ConfigError(f"{origin.at(['task'])}: {error}") from error
 
 
-def required_of(name: str) -> dict[str, Any]:
+def required_of(name: str, own: object) -> dict[str, Any]:
     """What an algorithm requires, as its example has it, which is told; of most nothing.
+
+    Args:
+        name: of another algorithm than the configuration's own.
+        own: the name of that one.
 
     Raises: ConfigError with the closest match for an unknown name, or where the example has none; PluginError
         for one that is left out.
     """
-    taken = from_example(name, registry.algorithm(name).build, {})
+    try:
+        entry = registry.algorithm(name)
+    except ConfigError as error:
+        error.add_note(f"the configuration's own is {own}")
+        raise
+    taken = from_example(name, entry.build, {})
     if taken:
         tell(f"{name}: {taken_in_words(taken)}; for another, make it the configuration's own algorithm")
     return taken

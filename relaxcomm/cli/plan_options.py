@@ -206,7 +206,7 @@ def algorithms_of(settings: Config, names: str | None) -> dict[str, Algorithm]:
         return {own.name: own, **phases}
     wanted = sorted(registry.algorithms()) if names == "all" else split_names(names)
     return {
-        name: own if name == own.name else parse_algorithm({"name": name, **required_of(name)})
+        name: own if name == own.name else parse_algorithm({"name": name, **required_of(name, own.name)})
         for name in wanted
     }
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from relaxcomm import CompositionError, ConfigError
 from relaxcomm.cli.app import app
 from relaxcomm.cli.compare import make_jobs, split_names, summary
-from relaxcomm.cli.exit_codes import RunFailed
+from relaxcomm.cli.exit_codes import RunFailed, describe
 from relaxcomm.cli.job import parse_set, read_job, tell_of_phases
 from relaxcomm.cli.plot import plot
 from relaxcomm.cli.table import cells, title
@@ -154,6 +154,15 @@ def test_own_algorithm_keeps_its_parameters_and_takes_the_sets(folder):
     kept = make_jobs(folder / "quick.yaml", ["local_sgd"], 3, [])[0].load()
     assert "every(steps=4)" in repr(kept.algorithm)
     assert kept.workers == 3
+
+
+def test_who_mistypes_a_composed_algorithm_is_told_its_name(folder):
+    (folder / "mine.yaml").write_text(
+        "algorithm: {name: mine, rules: [{payload: gradients, exchange: all_reduce}]}\n"
+    )
+    with pytest.raises(ConfigError, match="unknown algorithm 'mne'") as caught:
+        make_jobs(folder / "mine.yaml", ["bsp", "mne"], None, [])
+    assert describe(caught.value).endswith("; the configuration's own is mine")
 
 
 def test_algorithms_of_a_named_run_have_logs_of_their_own(folder):

@@ -193,7 +193,7 @@ def test_a_picture(config, workers, tmp_path):
         (ON, "needs a model"),
         ((*ON, "--set", "task=digit"), "job.yaml: unknown task 'digit'; did you mean 'digits'"),
         ((*ON, "--parameters", "9", "--workers", "4,x"), "--workers '4,x' is not allowed"),
-        ((*ON, "--parameters", "9", "--algorithms", "nope"), "unknown algorithm 'nope'"),
+        ((*ON, "--parameters", "9", "--algorithms", "nope"), "; the configuration's own is local_sgd"),
         ((*ON, "--parameters", "9", "--stragglers", "3"), "--stragglers is SHARE,TIMES"),
         ((*ON, "--parameters", "9", "--stragglers", "2,3"), "1 times as long or more; got 2,3"),
         ((*ON, "--parameters", "9", "--jitter", "-1"), "--jitter is a number of seconds, 0 or more; got -1"),
