@@ -19,6 +19,7 @@ from relaxcomm.network.operation_slots import Slot
 from relaxcomm.network.operations import AllGather, Neighbors, Operation
 from relaxcomm.network.reductions import Meeting, Objects, signature
 from relaxcomm.network.simulated_network import SimulatedNetwork
+from relaxcomm.network.status import AS_MANY_STEPS
 from relaxcomm.network.timeline import Timeline
 from relaxcomm.network.traffic import messages_of, traffic
 from relaxcomm.network.virtual_services import VirtualServices
@@ -55,7 +56,8 @@ class World:
         other, theirs = slot.first = slot.first or (rank, said)
         if theirs != said:
             raise CommunicationError(
-                f"ranks are not at the same place: rank {rank} issues {said}, rank {other} issued {theirs}"
+                f"ranks are not at the same place: rank {rank} issues {said}, rank {other} issued {theirs}; "
+                f"all must call the same in the same order, and {AS_MANY_STEPS}"
             )
         slot.posts[rank] = operation
         slot.arrives_at[rank] = self._arrives(operation, rank, rule)
