@@ -113,10 +113,7 @@ def test_around_a_quantiser_error_feedback_takes_no_launch_more(name, kernels):
     assert name == "odd" or around == {"clone": 1}  # of the tensor, by this test
 
 
-def test_a_message_of_the_largest_entries_takes_no_launch_to_be_filled():
-    with PretendGpu() as gpu:
-        x = entries(1920).to("cuda")
-        for step in range(2):  # numbers are sent to the device in the first
-            gpu.work.clear()
-            next(primitives.top_k(density=0.05).encode_decode(context(step=step), x, {}, keep_sent=False))
-    assert dict(gpu.work.kernels) == {"abs": 1, "topk": 1, "index_select": 1, "_to_copy": 1}
+@pytest.mark.parametrize("name", ["top_k", "chunk_top_k"])
+def test_a_message_of_the_largest_entries_takes_no_launch_to_be_filled(name):
+    found, _ = launched(CODERS[name], "torch", num_tensors=3)
+    assert "full" not in found

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from relaxcomm.kernels import block_maxima
 from relaxcomm.kernels.block_selection import largest_in_blocks
+from relaxcomm.kernels.device_numbers import device_numbers
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.primitives.compressors.sparsifier import COUNT_BYTES
 from relaxcomm.roles import Compressor, CompressorFacts
@@ -100,7 +101,7 @@ def largest(
         packed = pack_places(places, most)
     else:
         values, packed = _largest_of_any(flat, blocks)
-    return values, packed, torch.full((1,), values.numel(), dtype=torch.int32, device=flat.device)
+    return values, packed, device_numbers((values.numel(),), torch.int32, flat.device)
 
 
 def _largest_of_any(flat: Tensor, blocks: tuple[Blocks, ...]) -> tuple[Tensor, Tensor]:

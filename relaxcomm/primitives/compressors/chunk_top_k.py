@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import ClassVar
 
 from torch import Tensor
@@ -53,6 +54,7 @@ class chunk_top_k(BlockTopK):
         size = max(1, min(numel, self.chunk_size))
         return 1 - min(self.num_kept, size) / size if numel else 0.0
 
+    @functools.lru_cache(256)  # noqa: B019  the layouts of a few buckets
     def blocks(self, layout: Layout) -> tuple[Blocks, ...]:
         return tuple(
             Blocks(start + first, num, size, min(self.num_kept, size))
