@@ -5,8 +5,10 @@ What it tells outlives a process that is ended: a JSON object a line, in the fil
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,11 @@ def _tell(**facts: Any) -> None:
     line = json.dumps(facts).encode() + b"\n"
     with Path(os.environ[FILE]).open("ab", buffering=0) as file:  # a reader may see a part of it
         file.write(line)
+
+
+def pytest_configure() -> None:
+    """End with what has started this process, also where that is killed: others are to have the GPU then."""
+    importlib.import_module("torch.multiprocessing")._prctl_pr_set_pdeathsig(signal.SIGKILL)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

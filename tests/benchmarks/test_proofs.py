@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.gpu import proofs
 from benchmarks.gpu.proofs import prove
+from tests.waiting import until
 
 TESTS = """
 import os, signal, time
@@ -151,3 +155,19 @@ def test_who_listens_no_more_ends_all(tmp_path):
         assert one["outcome"] == "proven"
         break
     assert time.monotonic() - begin < 30
+
+
+@pytest.mark.slow
+def test_no_test_outlives_the_programme(tmp_path):
+    """Where it is killed nothing clears away, and others are to have the GPU then."""
+    path, told = tmp_path / "test_made.py", tmp_path / "pid"
+    path.write_text(
+        "import os, pathlib, time\ndef test_sleeps():\n"
+        f"    pathlib.Path({str(told)!r}).write_text(str(os.getpid()))\n    time.sleep(60)\n"
+    )
+    program = f"from benchmarks.gpu.proofs import prove\nlist(prove([{str(path)!r}], 60, 50))"
+    started = subprocess.Popen([sys.executable, "-c", program], cwd=proofs.ROOT)
+    process = psutil.Process(int(until(lambda: told.exists() and told.read_text(), "a test")))
+    started.kill()
+    started.wait()
+    until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, "its end", 10)
