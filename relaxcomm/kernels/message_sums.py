@@ -94,7 +94,7 @@ def unpacked_rows(packed: Tensor, numel: int, num_codes: int) -> Tensor:
     """
     if num_codes > 128:  # of which a byte holds one
         return packed
-    total = packed.new_zeros(len(packed), numel)
+    total: Tensor | None = None
     start = 0
     for base, place, digits in digit_layers(num_codes):
         size = -(-numel // digits)
@@ -102,8 +102,10 @@ def unpacked_rows(packed: Tensor, numel: int, num_codes: int) -> Tensor:
         for _ in range(digits):
             rows.append(left % base)
             left = left // base
-        total += torch.cat(rows, dim=1)[:, :numel].to(torch.uint8) * place
+        layer = torch.cat(rows, dim=1)[:, :numel].to(torch.uint8)
+        total = layer if total is None else total.add_(layer, alpha=place)
         start += size
+    assert total is not None
     return total
 
 
@@ -116,12 +118,14 @@ def unpacked_place_rows(packed: Tensor, numel: int, size: int) -> Tensor:
         tensor([[3, 1],
                 [0, 2]], dtype=torch.int32)
     """
-    total, start = torch.zeros(len(packed), numel, dtype=torch.int32, device=packed.device), 0
+    total: Tensor | None = None
+    start = 0
     for shift, bits in place_planes(size):
         stop = start + packed_bytes(numel, 1 << bits)
-        total += unpacked_rows(packed[:, start:stop], numel, 1 << bits).int() << shift
+        plane = unpacked_rows(packed[:, start:stop], numel, 1 << bits).int()
+        total = plane if total is None else total.add_(plane, alpha=1 << shift)
         start = stop
-    return total
+    return packed.new_zeros(len(packed), numel, dtype=torch.int32) if total is None else total
 
 
 def add_entries(total: Tensor, values: Tensor, indices: Tensor, counts: Tensor, weights: Tensor) -> None:
