@@ -21,6 +21,7 @@ from relaxcomm.tensors.messages import (
     Dense,
     Message,
     Quantized,
+    Signs,
     Sparse,
     block_starts,
     largest_block,
@@ -30,6 +31,7 @@ from relaxcomm.tensors.precision import wide
 _LARGEST = torch.finfo(torch.float32).max / 2
 _LOOKED_AT = 1 << 16  # entries of a sum, in the time in which a message's levels are asked
 _TOGETHER = (Sparse, BlockSparse, Coefficients)
+_EVEN = (Quantized, Signs)  # others may have levels of their own
 
 
 def sum_dense(parts: Parts) -> Tensor:
@@ -107,14 +109,15 @@ def add_sparse(total: Tensor, message: Sparse, weight: float) -> None:
 
 def sum_quantized(parts: Parts, like: Tensor, out: Tensor | None = None) -> Tensor:
     """The weighted sum of quantised messages, with arguments and result as of `sum_sparse`."""
-    if is_for_kernels(like) and parts:
+    are_even = all(type(message) in _EVEN for _, message in parts)
+    if is_for_kernels(like) and parts and are_even:
         return _quantized_together(parts, like)
     total = buffer_pool.out_or_empty(like, wide(like.dtype), out)
-    if level_sums.takes(total, [message for _, message in parts]):
+    if are_even and level_sums.takes(total, [message for _, message in parts]):
         level_sums.sum_levels_of_blocks(total, parts)
     else:
         _add_levels(parts, total)
-    if _levels_stay_finite(parts, total):
+    if are_even and _levels_stay_finite(parts, total):
         know_finite(total)
     return total
 
