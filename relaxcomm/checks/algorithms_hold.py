@@ -127,7 +127,11 @@ def it_exchanges(trial: Trial) -> None:
             rank.epoch()
         return int(rank.engine.statistics["synchronisations"])
 
-    expect(any(trial.run(program)), f"exchanged nothing in {limit} steps: every worker trains alone")
+    expect(
+        any(trial.run(program)),
+        f"exchanged nothing in {limit} steps: every worker trains alone; if its arguments are "
+        "why, check it with others: --set KEY=VALUE",
+    )
 
 
 def it_repeats(trial: Trial) -> None:

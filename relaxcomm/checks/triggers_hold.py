@@ -20,7 +20,10 @@ from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.kept_slots import Slots
 
 _PERIODS, _LEAST_STEPS = 3, 128
-_ELSEWHERE = "it keeps state in a module, a class or itself; take it from cx, or from the slots of a vote"
+_ELSEWHERE = (
+    "it keeps state in a module, a class or itself, or follows a clock, of which no run sees the same again; "
+    "take what it follows from cx, or from the slots of a vote"
+)
 
 
 class Values(Mapping[str, float]):
@@ -80,6 +83,8 @@ def firing_is_declared(trigger: Trigger) -> None:
         left_alone(generators)
         raise Broken(f"fires in other steps when another worker in its process is asked, too: {_ELSEWHERE}")
     follows = list(_firings(trigger, steps, counts=True)) != fired
+    repeats = not follows or list(_firings(trigger, steps)) == fired
+    expect(repeats, f"fires in other steps when it is asked again: {_ELSEWHERE}")
     expect(
         not follows,
         "follows cx.round or cx.samples, which are a bucket's: a trigger, asked for all buckets at once, "

@@ -1,5 +1,6 @@
 """What a primitive is shown stays as it is, and what it keeps lies in slots, also where few would notice."""
 
+import itertools
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import ClassVar
@@ -232,6 +233,19 @@ def test_cached_properties_are_no_state():
             assert fault is None
         else:
             assert fault.startswith("keeps ['kept'] in itself")
+
+
+@pytest.mark.parametrize("after", [100, 400])
+def test_a_clock_is_not_taken_for_counts(after):
+    """Be it that it strikes while a worker is asked beside another one, or later on."""
+    asked = itertools.count()
+
+    def vote(self, cx, state, observation):
+        return next(asked) > after
+
+    said = found(liar(on_budget(), {}, vote=vote), "firing")
+    assert said.startswith("fires in other steps when")
+    assert "or follows a clock, of which no run sees the same again" in said
 
 
 @pytest.mark.parametrize("rank", [1, 2, 3, 7])
