@@ -160,7 +160,7 @@ def exchanged(
         learned = None if served is None else served.service.rest()
         result = tensor if learned is None else tensor + learned
         rest = exchange.rest(state)
-        held = result if rest is None else result + rest
-        return Ended(result, held, frozenset(taken), transport.counters.sent, written)
+        whole = result if rest is None else result + rest
+        return Ended(result, whole, frozenset(taken), transport.counters.sent, written)
 
     return [one for one in simulate(rank, size) if one is not None]

@@ -64,11 +64,11 @@ def base_is_declared(payload: Payload) -> None:
     before = trial.base()
     found = before is not None
     expect(found == payload.facts.has_base, f"declares has_base={payload.facts.has_base}, but it is {found}")
-    if before is not None:
-        trial.moved(0.5)
-        trial.write(trial.finalize(trial.read(3.0)) - 1)
-        stays = torch.equal(before, trial.base())
-        expect(not stays, "its base stays where it was after a result: in write, assign what came of it")
+    trial.moved(0.5)
+    trial.write(trial.finalize(trial.read(3.0)) - 1)
+    after = trial.base()
+    stays = before is not None and after is not None and torch.equal(before, after)
+    expect(not stays, "its base stays where it was after a result: in write, assign what came of it")
 
 
 def writing_is_declared(payload: Payload) -> None:
