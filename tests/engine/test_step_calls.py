@@ -27,7 +27,7 @@ MOST_OF_A_TENSOR = {"diloco": 1, "selsync": 2, "qsgd": 8}
 
 DiLoCo looks whether each has moved, SelSync at each gradient; QSGD codes block by block.
 """
-MOST_OWN = {"local steps": (130, 0), "bsp": (420, 190), "averages": (375, 165), "diloco": (420, 200)}
+MOST_OWN = {"local steps": (131, 0), "bsp": (420, 190), "averages": (375, 165), "diloco": (420, 200)}
 """Calls of relaxcomm's functions in a step with one bucket, and for each bucket more."""
 
 

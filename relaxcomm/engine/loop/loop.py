@@ -95,8 +95,7 @@ class Loop:
     @callback
     def forward_begins(self, module: nn.Module) -> None:
         """The model is about to be called."""
-        if self._begun:
-            loop_checks.abort_failed(self)
+        loop_checks.abort_failed(self, failed=self._begun)
         self._hooks.gradients.tell_each()  # what was collected is of a backward that has failed
         self._hooks.end_of_backward.forget()
         if torch.is_grad_enabled():
@@ -137,9 +136,8 @@ class Loop:
     @callback
     def gradients_arrive(self, indices: list[int]) -> None:
         """Parameters have their gradients."""
-        failed = self._hooks.end_of_backward.has_failed  # and no forward was told of since
-        if failed and self._begun:
-            loop_checks.abort_failed(self)
+        if failed := self._hooks.end_of_backward.has_failed:  # and no forward was told of since
+            loop_checks.abort_failed(self, failed=self._begun)
         self._take_gradients([] if failed else indices)  # some may be of the one that has failed
         if self._hooks.end_of_backward.is_awaited:
             self._hooks.gradients.collect()
@@ -153,11 +151,11 @@ class Loop:
         self._hooks.end_of_backward.forget()
         bound.controllers.backward_ends()
         self.turns.watch()
-        if not (self._paused or self._begun):
-            bound.replica.remember_scale()
         if self._begun:
             self._begun = False
             self._attempt(self.step.end_backward)
+        elif not self._paused:
+            bound.replica.remember_scale()
         self.given_up.go_on()
         self._hooks.gradients.await_also(self.step.backward.awaited)
         if self.given_up.include_this:
@@ -170,8 +168,7 @@ class Loop:
     @callback
     def step_begins(self, optimizer: Optimizer, closure: object) -> None:
         """An optimizer is about to step."""
-        if self._begun and self._hooks.end_of_backward.has_failed:
-            loop_checks.check_alone(self.step)
+        loop_checks.check_ended(self.step, failed=self._begun and self._hooks.end_of_backward.has_failed)
         self.close_skipped_step()
         loop_checks.check_turn(self.step, optimizer, self.turns.stepped, closure)
         if self.step.bound.replica.scaler is not None and not self._called:

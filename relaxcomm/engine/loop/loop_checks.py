@@ -15,19 +15,20 @@ from relaxcomm.step.step import Step
 _LOOK_STEPS = 16
 
 
-def check_alone(step: Step) -> None:
+def check_ended(step: Step, *, failed: bool) -> None:
     """Raise UsageError for what follows a backward that has begun and failed, unless this rank is alone."""
-    if step.bound.world.process.world_size > 1:
+    if failed and step.bound.world.process.world_size > 1:
         raise UsageError(
             "the last backward did not end: it raised an error, and peers wait for its gradients. If all "
             "ranks have failed there, load a state on all (engine.load_run_state_dict); else start them anew"
         )
 
 
-def abort_failed(loop: StepOwner) -> None:
+def abort_failed(loop: StepOwner, *, failed: bool) -> None:
     """Forget a step whose backward has begun and failed, where nobody waits for it; else raise UsageError."""
-    check_alone(loop.step)
-    loop.abort_step()
+    check_ended(loop.step, failed=failed)
+    if failed:
+        loop.abort_step()
 
 
 def forget_given_up(step: Step) -> None:
