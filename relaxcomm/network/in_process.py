@@ -208,10 +208,10 @@ def simulate(
     errors: list[BaseException] = []
 
     def run(rank: int) -> None:
-        world.gates[rank].wait()
-        world.gates[rank].clear()
         how = "has finished"
-        try:
+        try:  # also here it may be ended, when its turn comes
+            world.gates[rank].wait()
+            world.gates[rank].clear()
             results[rank] = function(InProcessGroup(world, rank))
         except BaseException as error:  # re-raised in the caller's thread
             errors.append(error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -54,11 +55,20 @@ def within(seconds: float, call: Callable[[], T], *, end: bool = False) -> T:
 
 
 def _end(before: set[threading.Thread]) -> None:
-    """Raise `Ended` in all younger threads until they are gone; one that waits in C ends when it returns."""
+    """Raise `Ended` in all younger threads until they are gone; one that waits in C ends when it returns.
+
+    Not again in one that is on its way out, where others may wait for what it does last.
+    """
     raise_in, ended = ctypes.pythonapi.PyThreadState_SetAsyncExc, ctypes.py_object(Ended)
     deadline = time.monotonic() + _GRACE_SECONDS
     while (left := set(threading.enumerate()) - before) and time.monotonic() < deadline:
+        handled = sys._current_exceptions()
         for thread in left:
-            if thread.ident is not None:
+            if thread.ident is not None and not _is_ended(handled.get(thread.ident)):
                 raise_in(ctypes.c_ulong(thread.ident), ended)
         time.sleep(_AGAIN_SECONDS)
+
+
+def _is_ended(handled: object) -> bool:
+    """Whether what a thread handles is `Ended`, before Python 3.12 in a triple."""
+    return isinstance(handled[1] if isinstance(handled, tuple) else handled, Ended)
