@@ -35,7 +35,7 @@ def test_a_rank_that_raises_ends_no_process_by_terminate(algorithm):
     store = kept_store()
     places = [{"RANK": str(rank), "WORLD_SIZE": "3"} for rank in range(3)]
     given = json.dumps({"ALGORITHM": algorithm, "PORT": store.port})
-    ranks = run_interpreters(SCRIPT, [given], places, timeout=60)
+    ranks = run_interpreters(SCRIPT, [given], places)
     errors = [rank.stderr for rank in ranks]
     del store
     assert [rank.returncode for rank in ranks] == [1, 1, 1], errors
