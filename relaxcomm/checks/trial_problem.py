@@ -129,13 +129,17 @@ def quietly(program: Callable[[InProcessGroup], T], size: int) -> list[T]:
         LOGGER.disabled = False
 
 
-@cache
 def problem() -> tuple[Tensor, Tensor]:
-    """Inputs and targets of a linear least-squares problem with noise."""
+    """Inputs and targets of a linear least-squares problem with noise, of the type that models have now."""
+    return _problem(torch.get_default_dtype())
+
+
+@cache
+def _problem(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     draw = torch.Generator().manual_seed(7)
-    x = torch.randn(_SAMPLES, _INPUTS, generator=draw)
-    truth = torch.randn(_INPUTS, _OUTPUTS, generator=draw)
-    return x, x @ truth + 0.1 * torch.randn(_SAMPLES, _OUTPUTS, generator=draw)
+    x = torch.randn(_SAMPLES, _INPUTS, generator=draw, dtype=dtype)
+    truth = torch.randn(_INPUTS, _OUTPUTS, generator=draw, dtype=dtype)
+    return x, x @ truth + 0.1 * torch.randn(_SAMPLES, _OUTPUTS, generator=draw, dtype=dtype)
 
 
 def excess(parameters: Tensor) -> float:

@@ -8,7 +8,7 @@ from torch.utils.data import TensorDataset
 
 from relaxcomm import checkpoint
 from relaxcomm.engine.membership.admission import exported_replica, restore_replica
-from relaxcomm.engine.membership.survival import decoded, encoded
+from relaxcomm.engine.membership.parcels import decoded, encoded
 from relaxcomm.replica.replica import Replica
 from tests.engine.harness import in_process
 

@@ -120,6 +120,15 @@ def test_a_rehearsal_counts_what_it_did(caplog):
     assert often.bytes_sent > 6 * 52 * 4
 
 
+def test_a_rehearsal_follows_the_default_type():
+    for dtype in (torch.float64, torch.float32):
+        torch.set_default_dtype(dtype)
+        try:
+            assert rehearse("bsp", epochs=1).replicas_equal
+        finally:
+            torch.set_default_dtype(torch.float32)
+
+
 def test_trials_take_the_mapping_that_attach_takes():
     local_sgd = {"name": "local_sgd", "steps": 4}
     assert rehearse({"algorithm": local_sgd}).exchanges == rehearse(local_sgd).exchanges == 3

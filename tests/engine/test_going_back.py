@@ -199,7 +199,7 @@ def test_a_state_that_is_loaded_in_the_middle_of_a_step_leaves_no_gradients_of_i
 
 def test_on_a_gpu_the_error_that_was_still_to_come_does_not(monkeypatch):
     """It comes two steps late; who sees NaN in the loss goes back before."""
-    monkeypatch.setattr("relaxcomm.network.in_process._tensors", lambda operation: [])
+    monkeypatch.setattr("relaxcomm.network.in_process.tensors_of", lambda operation: [])
 
     def train(world: World) -> int:
         with gpu.in_thread():

@@ -39,7 +39,7 @@ DIFFER = (*SERVED, "qsgd", "terngrad", "dcd_psgd", "low_precision_decentralized"
 @pytest.fixture(autouse=True)
 def _several_ranks(monkeypatch):
     # A pretended GPU has no autograd thread that ranks would share.
-    monkeypatch.setattr(in_process, "_tensors", lambda operation: [])
+    monkeypatch.setattr(in_process, "tensors_of", lambda operation: [])
 
 
 class Wide(nn.Sequential):
@@ -233,9 +233,9 @@ def test_a_scalars_count_of_steps_is_no_moment():
                     (model(torch.randn(4, 4, device="cuda")) * model.scale).square().mean().backward()
                     optimizer.step()
                     optimizer.zero_grad()
-                replica, world = engine._session.bound.replica, engine._session.world
+                replica = engine._session.bound.replica
                 names = [item.name for item in replica.parameters]
-                averaged = [one.item.name for one in optimizer_states.moments(replica, world, names)]
+                averaged = [one.name for one in optimizer_states.moments(replica, names)]
             return model.scale.item(), averaged
 
     with PretendGpu() as gpu:

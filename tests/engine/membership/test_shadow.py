@@ -220,7 +220,7 @@ def test_nothing_is_said_where_all_have_as_many_batches():
 
 
 def test_counts_of_steps_stay_on_the_host(monkeypatch):
-    monkeypatch.setattr(in_process_network, "_tensors", lambda operation: [])  # which it refuses on a GPU
+    monkeypatch.setattr(in_process_network, "tensors_of", lambda operation: [])  # which it refuses on a GPU
 
     def train(group):
         with gpu.in_thread():
