@@ -80,5 +80,6 @@ def restore(session: Session, state: Mapping[str, Any]) -> None:
     session.replica.loaded.forget()  # the weights belong to the state
     session.schedule.resume(state)
     step_state.restore(session.step, state)
+    session.metering.restored()
     session.loaders.restore(state["loaders"])
     session.replica.loaded.forget(is_restored=True)

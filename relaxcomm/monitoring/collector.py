@@ -68,15 +68,16 @@ class RunCollector(Collector):
 
     def __init__(self, read: Callable[[], Snapshot]) -> None:
         self._read = read
-        self._local_steps = self._synchronisations = 0
+        self._local_steps = 0
+
+    def begin_anew(self) -> None:
+        """Another state was loaded, which may have fewer local steps."""
+        self._local_steps = 0
 
     def collect(self) -> Iterator[Metric]:
         now = self._read()
-        if now.synchronisations < self._synchronisations:  # an earlier state was loaded
-            self._local_steps = 0
         # An event between two steps is a synchronisation more: a counter must not fall for that.
         self._local_steps = max(self._local_steps, now.steps - now.synchronisations)
-        self._synchronisations = now.synchronisations
         yield from _counts(now, self._local_steps)
         yield from _traffic(now)
         yield from _times(now)

@@ -281,11 +281,11 @@ def test_counters_never_fall_where_rounds_end_between_steps():
         assert shown[-1][1] == 3
 
 
-def gone_back(world):
+def gone_back(world, period):
     """Steps by outcome before an earlier state is loaded, then, and after more steps."""
     model = CASES["toy"].model()
     optimizer = make_optimizer("plain", model)
-    algorithm = {"name": "local_sgd", "steps": 3}
+    algorithm = {"name": "local_sgd", "steps": period}
     shown = []
     with world.attach(model, optimizer, {"algorithm": algorithm, "metrics": {"port": None}}) as engine:
         for step in range(14):
@@ -303,10 +303,17 @@ def gone_back(world):
     return shown
 
 
-def test_steps_are_those_of_the_state_that_was_loaded():
-    for shown in in_process(gone_back, 3):
-        assert shown[8] == [6, 3]
-        assert shown[9:] == [[3, 1], [4, 1], [4, 2], [5, 2], [6, 2]]
+@pytest.mark.parametrize(
+    ("period", "before", "after"),
+    [
+        (3, [6, 3], [[3, 1], [4, 1], [4, 2], [5, 2], [6, 2]]),
+        (20, [9, 0], [[4, 0], [5, 0], [6, 0], [7, 0], [8, 0]]),  # nothing was exchanged in between
+    ],
+)
+def test_steps_are_those_of_the_state_that_was_loaded(period, before, after):
+    for shown in in_process(gone_back, 3, period):
+        assert shown[8] == before
+        assert shown[9:] == after
 
 
 def last_round(world):

@@ -50,7 +50,8 @@ class Metering:
         self._bound = bound
         self._membership = bound.world.membership  # which a closed transport has no more
         self.registry = CollectorRegistry(auto_describe=False)
-        self.registry.register(RunCollector(self.snapshot))
+        self._collector = RunCollector(self.snapshot)
+        self.registry.register(self._collector)
         self._known: set[str] = set()
         self._settings = settings
         self._exporter: Exporter | None = None
@@ -112,6 +113,10 @@ class Metering:
             del latest[name]  # of the algorithm before, such as how far apart its replicas were
         self._bound = bound
         self._lines.switched(bound)
+
+    def restored(self) -> None:
+        """A state was loaded: counters are those of that, and may have fallen."""
+        self._collector.begin_anew()
 
     def go_on_with(self, bound: Bound, generation: Generation, targets: Sequence[Target | None]) -> None:
         """Show the same algorithm among other ranks, when some are lost or have joined.
