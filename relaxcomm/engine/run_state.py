@@ -25,7 +25,6 @@ from relaxcomm.step.world import World
 from relaxcomm.system.random_states import export_random, restore_random
 
 
-@runtime_checkable
 class Stateful(Protocol):
     """What has a state, such as a learning rate scheduler."""
 
@@ -47,7 +46,8 @@ class CarriedStateful(Stateful, Protocol):
 def check_others(others: Mapping[str, Any]) -> None:
     """Raise ConfigError for what has no state, such as a number."""
     for name, one in others.items():
-        if not isinstance(one, Stateful):
+        # Not by isinstance: from Python 3.12 on that sees nothing of what wraps another by __getattr__.
+        if not all(callable(getattr(one, method, None)) for method in ("state_dict", "load_state_dict")):
             raise ConfigError(
                 f"{name!r} is of type {type(one).__name__}, without state_dict() and load_state_dict(); give "
                 "an object that has both, such as a scheduler. The step and the epoch of engine.loader are "

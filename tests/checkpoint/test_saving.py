@@ -386,3 +386,22 @@ def test_what_has_no_state_is_refused_by_name_also_where_nothing_is_saved_yet(tm
             with pytest.raises(ConfigError, match=r"'best' is of type (int|dict), without state"):
                 act(engine, tmp_path / "run", best=value)
     assert not (tmp_path / "run").exists()
+
+
+class Wrapping:
+    """Has what another object has."""
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+
+def test_a_state_may_be_that_of_what_an_object_wraps(tmp_path):
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = Wrapping(torch.optim.lr_scheduler.StepLR(optimizer, 1))
+    with relaxcomm.attach(model, optimizer, "bsp") as engine:
+        checkpoint.save(engine, tmp_path, scheduler=scheduler)
+        assert checkpoint.load(engine, tmp_path, scheduler=scheduler)
