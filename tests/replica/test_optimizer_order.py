@@ -141,6 +141,25 @@ def test_groups_in_another_order_are_refused_beside_their_scheduler(kind, change
             engine.load_run_state_dict(state, scheduler=scheduler)
 
 
+class Best:
+    """The best steps so far, each with its loss."""
+
+    def state_dict(self):
+        return {"best": [(1, 0.5), (7, 0.25), (9, 0.2)]}
+
+    def load_state_dict(self, state_dict):
+        assert state_dict == self.state_dict()
+
+
+def test_pairs_beside_two_groups_are_no_rates():
+    model = nn.Linear(2, 2)
+    groups = [{"params": [one]} for one in model.parameters()]
+    with attach(model, torch.optim.SGD(groups, lr=0.1), "bsp") as engine:
+        state = copy.deepcopy(engine.run_state_dict(best=Best()))
+    with attach(model, torch.optim.SGD(groups[::-1], lr=0.1), "bsp") as engine:
+        engine.load_run_state_dict(state, best=Best())
+
+
 class ByPlace(torch.optim.SGD):
     """Keeps its momenta in a list, by the places of parameters."""
 

@@ -82,12 +82,12 @@ def _check_others(
 
 
 def _has_list(state: Any, length: int) -> bool:
-    """Whether a list of so many is anywhere in a state."""
+    """Whether a list of so many is anywhere in a state; tuples in one, as of steps and losses, are none."""
     if isinstance(state, Mapping):
         return any(_has_list(one, length) for one in state.values())
     if not isinstance(state, list | tuple):
         return False
-    return len(state) == length or any(_has_list(one, length) for one in state)
+    return len(state) == length or any(_has_list(one, length) for one in state if not isinstance(one, tuple))
 
 
 def load(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
