@@ -184,7 +184,6 @@ def load(engine: Engine, path: str | PathLike[str], **others: Stateful) -> Path 
         (2, 5)
     """
     _check_type(engine, "load")
-    check_others(others)  # also where nothing is saved yet: the first `save` may come hours later
     return engine.together(lambda: _load(engine, Path(path), others))
 
 
@@ -199,6 +198,8 @@ def _check_type(engine: object, called: str) -> None:
 
 def _load(engine: Engine, path: Path, others: Mapping[str, Stateful]) -> Path | None:
     world = engine.world
+    with sharing_errors(world.transport, "checkpoint.load()"):
+        check_others(others)  # also where nothing is saved yet: the first `save` may come hours later
     found = newest_whole(world, path)
     if found is None:
         return None

@@ -83,8 +83,11 @@ def export(session: Session, others: Mapping[str, Stateful]) -> dict[str, Any]:
     Raises: UsageError in the middle of a step; ConfigError for an optimizer's state that could not be loaded,
         and for what has no state.
     """
-    check_others(others)
-    check = partial(check_between_steps, session.loop, "the run is saved", "save")
+
+    def check() -> None:
+        check_between_steps(session.loop, "the run is saved", "save")
+        check_others(others)
+
     replica, engine = session.replica, engine_state.export(session, check)  # what meets others is done first
     return {
         "model": held(replica.model.state_dict()),

@@ -230,6 +230,9 @@ def test_what_is_wrong_on_one_rank_alone_is_told_on_all_who_can_go_on(algorithm,
                 optimizer.zero_grad()
                 with pytest.raises(ConfigError, match="rank 1: keep is 0; keep at least 1"):
                     checkpoint.save(engine, tmp_path, keep=0 if world.rank == 1 else 2)
+                for act in (checkpoint.save, checkpoint.load):
+                    with pytest.raises(ConfigError, match="rank 1: 'best' is of type int"):
+                        act(engine, tmp_path, best=3 if world.rank == 1 else Other())
                 before = {name: value.clone() for name, value in model.state_dict().items()}
                 if algorithm == "ssp":  # which would take it for what this rank has trained
                     if world.rank == 1:
