@@ -118,5 +118,7 @@ def _one_way(exchange: Exchange, size: int) -> list[Topology]:
     """A graph with directions that is not balanced, if the exchange takes it."""
     import networkx as nx
 
+    if exchange.facts.topology != "graph" or size == 2:  # of which all graphs are balanced
+        return []
     uneven = from_networkx(nx.DiGraph([*nx.utils.pairwise(range(size), cyclic=True), (0, 2)]))
-    return [uneven] if exchange.facts.topology == "graph" and takes(exchange, size, uneven) else []
+    return [uneven] if takes(exchange, size, uneven) else []

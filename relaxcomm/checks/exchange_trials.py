@@ -72,7 +72,8 @@ def pairs_in_turn(exchange: Exchange, size: int) -> Topology | None:
     for rank in range(size - 1):
         turns[rank % 2].add_edge(rank, rank + 1)
     topology = in_turn(topologies=tuple(map(from_networkx, turns)))
-    uses_it = exchange.facts.topology == "graph" and exchange.topology_override() is None
+    may_change = exchange.facts.topology == "graph" and not exchange.facts.needs_fixed_graph
+    uses_it = may_change and exchange.topology_override() is None
     return topology if uses_it and takes(exchange, size, topology) else None
 
 

@@ -110,6 +110,8 @@ def _all_mix(exchange: Exchange, size: int) -> None:
     def mark(rank: int) -> Tensor:
         return (entries == rank).float()  # in a place of its own
 
+    in_turn = pairs_in_turn(exchange, size)
+    otherwise = "" if in_turn is None else ", or, unless pairs may take turns, declare needs_fixed_graph"
     found = exchanged(
         exchange,
         coder_for(exchange),
@@ -117,7 +119,7 @@ def _all_mix(exchange: Exchange, size: int) -> None:
         steps=ROUNDS,
         put_in=mark,
         start=lambda rank: torch.zeros(NUMEL),
-        topology=pairs_in_turn(exchange, size),
+        topology=in_turn,
         apart=_APART,
     )
     for group in _groups_of(exchange, size):
@@ -125,7 +127,8 @@ def _all_mix(exchange: Exchange, size: int) -> None:
             expect(
                 bool(found[to].result[entries == begun].any()),
                 f"exchanges, but not all ranks mix: of what rank {begun} puts in nothing comes to rank {to}, "
-                f"on {size} ranks in {ROUNDS} exchanges; let turns follow cx.round, which counts exchanges",
+                f"on {size} ranks in {ROUNDS} exchanges; let turns follow cx.round, which counts exchanges"
+                f"{otherwise}",
             )
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from relaxcomm.plugin import Exchange
+from relaxcomm import TopologyError
+from relaxcomm.plugin import Exchange, Neighbors
 from relaxcomm.primitives import gossip, group_all_reduce, push_sum
 from tests.checks.test_liars import found, liar
 
@@ -58,6 +59,42 @@ def shrunk(self, cx, tensor, compressor, state):
 def test_what_is_done_over_a_graph_is_found(honest, lies, methods, check, said):
     assert found(honest, check) is None
     assert said in found(liar(honest, lies, **methods), check)
+
+
+def of_the_same(self, cx, tensor, compressor, state):
+    """Gossip that cannot do without the neighbours of its first round."""
+    size = cx.membership.world_size
+    assert cx.topology.weights(size, cx.round) == cx.topology.weights(size, 0), "other neighbours"
+    return (yield from gossip.run(self, cx, tensor, compressor, state))
+
+
+def test_who_needs_neighbours_that_stay_is_tried_over_no_others():
+    exchange = liar(gossip(), {"needs_fixed_graph": True}, run=of_the_same)
+    assert [found(exchange, name) for name in ("results", "kept state")] == [None, None]
+
+
+def in_two_turns(self, cx, tensor, compressor, state):
+    """Gossip by every other exchange, which pairs that take turns leave out."""
+    if cx.round % 2:
+        return (yield from gossip.run(self, cx, tensor, compressor, state))
+    yield Neighbors({}, {})
+    return tensor
+
+
+def test_turns_over_pairs_that_take_turns_are_told_what_to_declare():
+    said = found(liar(gossip(), {}, run=in_two_turns), "results")
+    assert "not all ranks mix" in said
+    assert said.endswith(", or, unless pairs may take turns, declare needs_fixed_graph")
+
+
+def of_two(self, topology, world_size):
+    if world_size != 2:
+        raise TopologyError("two workers alone")
+
+
+def test_two_workers_have_no_graph_that_goes_one_way():
+    exchange = liar(gossip(), {}, check_graph=of_two)
+    assert [found(exchange, name) for name in ("one-way links", "kept state")] == [None, None]
 
 
 def test_a_wrong_mean_is_not_said_to_follow_parameters():
