@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import pytest
@@ -25,6 +26,7 @@ from relaxcomm.plugin import (
     Controller,
     ControllerFacts,
     Dense,
+    Payload,
     PayloadFacts,
     Trigger,
     TriggerFacts,
@@ -240,7 +242,14 @@ class deaf(parameters):
     facts: ClassVar[PayloadFacts] = replace(parameters.facts, event="stage")
 
 
-@pytest.mark.parametrize("primitive", [at_stage(), of_stage(), deaf()])
+@frozen
+class in_passing(of_stage):
+    """Counts the stages, and waits for none."""
+
+    facts: ClassVar[PayloadFacts] = replace(of_stage.facts, event=None)
+
+
+@pytest.mark.parametrize("primitive", [at_stage(), of_stage(), deaf(), in_passing()])
 def test_an_event_may_be_a_plug_ins_own(primitive):
     checks = trigger_checks if isinstance(primitive, Trigger) else payload_checks
     for run in checks(primitive).values():
@@ -278,6 +287,26 @@ class of_nothing(of_stage):
 def test_events_that_nobody_would_tell_of_are_named():
     with pytest.raises(CompositionError, match=r"of_nothing\(\) has an event\(\), which nobody calls"):
         Rule(trigger=at_stage(), payload=of_nothing(), exchange=all_reduce())
+
+
+@frozen
+class passed_on(parameters):
+    """What another payload declares, which is told of events if it hears any."""
+
+    payload: Payload
+
+    @cached_property
+    def facts(self):
+        return self.payload.facts
+
+    def event(self, cx, bucket, state, event, facts):
+        self.payload.event(cx, bucket, state, event, facts)
+
+
+def test_what_wraps_a_payload_hears_what_that_does():
+    made = [passed_on(payload=one) for one in (parameters(), in_passing())]
+    rules = [Rule(payload=one, exchange=all_reduce()) for one in made]
+    assert [sorted(one.payload.facts.hears) for one in rules] == [[], ["stage"]]
 
 
 def test_events_that_differ_are_named():

@@ -13,7 +13,7 @@ from relaxcomm.composition.rule_parts import RuleParts
 from relaxcomm.data.clients import ROUND
 from relaxcomm.errors import CompositionError
 from relaxcomm.fields.allowed import one_of
-from relaxcomm.roles import ExchangeFacts, Payload
+from relaxcomm.roles import ExchangeFacts, Payload, PayloadFacts
 
 
 def check_rule(rule: RuleParts) -> None:
@@ -137,7 +137,11 @@ def _check_events(rule: RuleParts) -> None:
             f"{rule.payload!r} waits for {of_payload}, and {rule.trigger!r} for {of_trigger}; take two whose "
             "facts declare the same event"
         )
-    if type(rule.payload).event is not Payload.event and not rule.payload.facts.hears:
+    kind = type(rule.payload)
+    states = isinstance(
+        kind.facts, PayloadFacts
+    )  # and has them of nothing that it wraps and passes events on to
+    if states and kind.event is not Payload.event and not rule.payload.facts.hears:
         raise CompositionError(
             f"{rule.payload!r} has an event(), which nobody calls: its facts declare to hear no events; name "
             'those of which it takes note, such as hears=frozenset({"round"})'
