@@ -74,7 +74,7 @@ class CompressorFacts:
     follows_clock: bool
     keeps_finite: bool
     slots: Slots
-    most_entries: float
+    most_entries: int | float
 
 
 class Compressor(Primitive):
