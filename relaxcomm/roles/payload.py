@@ -98,7 +98,7 @@ class Payload(Primitive):
         return False
 
     def for_buffers(self) -> Payload | None:
-        """What averages the model's buffers beside it, by the slots that both have; None for their mean."""
+        """What averages the model's buffers beside it, by slots that this has; None for their mean."""
         return None
 
     @abstractmethod
