@@ -94,7 +94,7 @@ def direction_is_declared(outer: Outer) -> None:
     if outer.facts.needs_base:
         made = _Trial(outer).apply(torch.zeros(_NUMEL), stays)
         stays = stays * (made @ stays / (stays @ stays)).clamp(_MOST_DECAYED, 1.0)
-        how = "move it by the result alone, or let all weights decay alike"
+        how = "move it by the result alone, or let all weights decay alike, by a tenth at most"
     else:
         made = _Trial(outer).apply(stays, None)
     off = float((made - stays).abs().max())
