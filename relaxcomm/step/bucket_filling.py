@@ -76,7 +76,7 @@ def _check_entries(bucket: Bucket, rules: Iterable[Rule], world_size: int) -> No
         if numel > most:
             where = f"each of the {world_size} parts of the bucket" if in_parts else "the bucket"
             raise CompositionError(
-                f"{rule.compressor!r} takes at most {most:,.0f} entries at once, and {where} of "
+                f"{rule.compressor!r} takes at most {most:,} entries at once, and {where} of "
                 f'{bucket.names[0]} has {numel:,}; have it look at less, with scope="bucket" and a smaller '
                 "bucket_bytes, or use one that looks at blocks, such as chunk_top_k or dct_top_k"
             )
