@@ -31,9 +31,19 @@ def begun() -> Iterator[Mapping[str, str | None]]:
     try:
         yield changed
     except BaseException:
-        with suppress(EOFError, OSError):  # an interrupt in the middle of a question ends the server
-            _begin()  # it answers in turn: what was asked for is there
+        if server() is not None:  # a signal to the whole process group ends it: no other is started for this
+            with suppress(EOFError, OSError):  # an interrupt in the middle of a question ends it, too
+                _begin()  # it answers in turn: what was asked for is there
         raise
+
+
+def server() -> psutil.Process | None:
+    """The process that workers are forked off, if it runs."""
+    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]  # no public accessor
+    with suppress(psutil.NoSuchProcess):
+        if pid is not None and (found := psutil.Process(pid)).status() != psutil.STATUS_ZOMBIE:
+            return found
+    return None
 
 
 def _begin() -> Mapping[str, str | None]:

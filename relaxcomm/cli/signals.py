@@ -13,6 +13,8 @@ from typing import NoReturn
 import psutil
 from torch.distributed.elastic.multiprocessing import SignalException
 
+from relaxcomm.cli import fork_server
+
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _SIGNALS = (signal.SIGINT, *_ENDING)
 
@@ -82,9 +84,8 @@ def no_worker_left() -> Iterator[None]:
 
 
 def _workers() -> set[psutil.Process]:
-    """What is forked off a process of this one's, also if an interrupt came before `multiprocessing` knew."""
-    found: set[psutil.Process] = set()
-    for server in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):
-            found.update(server.children())
-    return found
+    """What is forked off the server, also if an interrupt came before `multiprocessing` knew of it."""
+    server = fork_server.server()
+    with suppress(psutil.NoSuchProcess):
+        return set(server.children() if server is not None else ())
+    return set()

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from multiprocessing import forkserver, resource_tracker
 
 import psutil
@@ -52,6 +53,36 @@ def test_a_worker_that_an_interrupt_found_half_begun_is_ended(monkeypatch):
         assert signals._workers() <= before
     for file in asked[1]:
         os.close(file)
+
+
+def test_what_others_have_started_goes_on():
+    """Such as what a child of the program that launches starts meanwhile."""
+    with signals.no_worker_left():
+        shell = psutil.Popen(["sh", "-c", "sleep 100 & wait"])
+        while not (started := shell.children()):
+            time.sleep(0.01)
+    try:
+        assert started[0].is_running()
+        assert started[0].status() != psutil.STATUS_ZOMBIE
+    finally:
+        for one in (shell, *started):
+            one.kill()
+        shell.wait()
+
+
+@pytest.mark.ranks
+def test_a_server_that_a_signal_has_ended_is_not_started_again_to_end():
+    """SIGTERM, and SIGHUP of a closed terminal, may go to the whole group; another imports for seconds."""
+
+    def hit():
+        fork_server.server().kill()
+        while fork_server.server() is not None:
+            time.sleep(0.01)
+        signals.raise_signal(signal.SIGTERM, None)
+
+    with pytest.raises(SignalException), fork_server.begun():
+        hit()
+    assert fork_server.server() is None
 
 
 @pytest.mark.parametrize("during", ["start", "cancel"])
