@@ -19,7 +19,7 @@ from relaxcomm.network.secret import TAG_BYTES, Secret
 from relaxcomm.network.signed_store import UNSIGNED, read_all
 
 _NONE, _OBJECTS = "none", "objects"
-_NOT_HERE = "did not come; every rank must call attach(), and not much later than the others"
+_TOGETHER = "every rank must call attach(), and not much later than the others"
 
 
 @dataclass(frozen=True)
@@ -77,11 +77,7 @@ def agree(rendezvous: Rendezvous) -> Seal:
     open_store.set(str(rank), f"{drawn} {_proof(secret, name, rank, drawn)}")
     if rank == 0:
         _tell_all(open_store, name, size, secret, limit)
-    try:
-        open_store.wait([_found(rank)], limit)
-    except RuntimeError as error:
-        missing = "another rank, which rank 0 names," if open_store.check(["0"]) else "rank 0"
-        raise CommunicationError(f"{missing} {_NOT_HERE}") from error
+    _wait(open_store, [_found(rank)], size, limit)
     found = json.loads(open_store.get(_found(rank)))
     without, others, session = found["without"], found["others"], found["session"]
     if without:
@@ -100,11 +96,7 @@ def agree(rendezvous: Rendezvous) -> Seal:
 def _tell_all(store: Any, name: str, size: int, secret: Secret | None, limit: timedelta) -> None:
     """What rank 0 finds, with a proof for each that it has the secret, and has seen what that rank drew."""
     keys = [str(rank) for rank in range(size)]
-    try:
-        store.wait(keys, limit)
-    except RuntimeError as error:
-        missing = [key for key in keys if not store.check([key])]
-        raise CommunicationError(f"rank{'s' * (len(missing) > 1)} {some_of(missing)} {_NOT_HERE}") from error
+    _wait(store, keys, size, limit)
     told = [value.decode().split() for value in read_all(store, keys)]
     without = [rank for rank in range(size) if told[rank][1] == _NONE]
     found = {
@@ -115,6 +107,28 @@ def _tell_all(store: Any, name: str, size: int, secret: Secret | None, limit: ti
     for rank, (drawn, _) in enumerate(told):
         proof = _proof(secret, name, rank, drawn, found["session"], found["others"])
         store.set(_found(rank), json.dumps({**found, "proof": proof}))
+
+
+def _wait(store: Any, keys: Sequence[str], size: int, limit: timedelta) -> None:
+    """Wait for what others write.
+
+    Raises: CommunicationError that names who has not come: the first to give up may be the only one heard.
+    """
+    try:
+        store.wait(keys, limit)
+    except RuntimeError as error:
+        missing = _missing(store, [str(rank) for rank in range(size)])
+        late = f"rank{'s' * (len(missing) > 1)} {some_of(missing)} did not come"
+        said = late if missing else "rank 0 had given up before the last one came"
+        raise CommunicationError(f"{said}; {_TOGETHER}") from error
+
+
+def _missing(store: Any, keys: Sequence[str]) -> list[str]:
+    """Those that are not there, by halves: of a thousand one is found in twenty questions."""
+    if store.check(keys):
+        return []
+    half = len(keys) // 2
+    return [*_missing(store, keys[:half]), *_missing(store, keys[half:])] if half else [*keys]
 
 
 def _found(rank: int) -> str:

@@ -68,15 +68,20 @@ def test_a_default_group_that_was_given_up_is_made_with_who_comes_late(monkeypat
     assert names[1] == names[0][1:]
 
 
-def test_who_does_not_come_is_named_by_rank_0_and_rank_0_by_the_others(monkeypatch):
+def test_whoever_gives_up_names_those_who_have_not_come(monkeypatch):
     monkeypatch.setattr(default_group, "check_rendezvous", lambda: None)
     monkeypatch.setattr(default_group, "use_interface_of", lambda address: None)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     store, said = dist.HashStore(), []
-    for rank in (1, 0):  # the third never comes, and rank 1 has given up when rank 0 comes
-        monkeypatch.setattr(default_group, "_met", [(store, rank, 3)])
+    for rank in (3, 0, 1, 2):  # each has given up when the next one comes
+        monkeypatch.setattr(default_group, "_met", [(store, rank, 4)])
         with pytest.raises(CommunicationError) as caught:
             default_group.make_default_group(0.2)
         said.append(str(caught.value).partition("(timeout_seconds): ")[2])
-    assert said[0] == "rank 0 did not come; every rank must call attach(), and not much later than the others"
-    assert said[1].startswith("rank 2 did not come; ")
+    together = "; every rank must call attach(), and not much later than the others"
+    assert said == [
+        f"ranks 0, 1, 2 did not come{together}",
+        f"ranks 1, 2 did not come{together}",
+        f"rank 2 did not come{together}",
+        f"rank 0 had given up before the last one came{together}",
+    ]
