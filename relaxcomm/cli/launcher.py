@@ -31,9 +31,6 @@ T = TypeVar("T")
 LOOPBACK = "127.0.0.1"
 """Where this host alone reaches a store."""
 _WORKER_BYTES = 150_000_000  # of memory that a worker does not share with others, at the very least
-# SIGINT is Python's: then workers get a SIGTERM. torch 2.8 asks nobody, and takes it as it takes the others.
-_ASKS = any(field.name == "signals_to_handle" for field in fields(LaunchConfig))
-_HANDLED: dict[str, Any] = {"signals_to_handle": "SIGTERM,SIGHUP,SIGQUIT"} if _ASKS else {}
 _LAUNCHER_LOGGERS = (
     "torch.distributed.elastic",
     "torch.distributed.launcher",
@@ -77,7 +74,7 @@ def launch(
             max_restarts=0,
             start_method=fork_server.START_METHOD,
             logs_specs=DefaultLogsSpecs(log_dir=folder),
-            **_HANDLED,
+            **_handled(),
         )
         try:
             with _deadline(Path(folder), workers, begin_seconds):
@@ -88,6 +85,13 @@ def launch(
             exit_codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
             raise first_failure(Path(folder), exit_codes, workers) from None
     return results[0]
+
+
+def _handled() -> dict[str, Any]:
+    """The signals that torch's launcher takes; SIGINT is Python's: then workers get a SIGTERM."""
+    if "signals_to_handle" not in (field.name for field in fields(LaunchConfig)):
+        return {}  # torch 2.8 asks nobody, and takes all
+    return {"signals_to_handle": ",".join(one.name for one in signals.ending())}
 
 
 def prepare(workers: int) -> None:

@@ -29,7 +29,7 @@ def signals() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     done, mask = threading.Event(), signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:  # from now on one may come
-        for number in _ENDING:
+        for number in ending():
             signal.signal(number, raise_signal)
         resource_tracker.ensure_running()  # its start would unblock the signal
         threading.Thread(target=done.wait, daemon=True, name="relaxcomm-ctrl-c").start()
@@ -40,6 +40,11 @@ def signals() -> Iterator[None]:
         done.set()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def ending() -> list[signal.Signals]:
+    """The signals that end a run, beside Ctrl-C; not those that nohup, or who started this, has it ignore."""
+    return [one for one in _ENDING if signal.getsignal(one) is not signal.SIG_IGN]
 
 
 def raise_signal(number: int, frame: object) -> NoReturn:

@@ -4,6 +4,8 @@ import os
 import signal
 import threading
 import time
+from contextlib import nullcontext
+from functools import partial
 from multiprocessing import forkserver, resource_tracker
 
 import psutil
@@ -103,3 +105,21 @@ def test_a_signal_that_comes_while_handlers_are_set_leaves_none_of_them(monkeypa
     with pytest.raises(SignalException), signals.signals():
         pass
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_what_nohup_has_ignored_ends_nothing(monkeypatch):
+    asked = []
+
+    def started(settings, work):
+        asked.append(settings.signals_to_handle)
+        os.kill(os.getpid(), signal.SIGHUP)
+        return lambda *arguments: {0: "ended"}
+
+    monkeypatch.setattr(launcher, "elastic_launch", started)
+    monkeypatch.setattr(fork_server, "begun", partial(nullcontext, {}))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert launcher.launch(int, 2) == "ended"
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert asked == ["SIGTERM,SIGQUIT"]
