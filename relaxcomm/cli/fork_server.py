@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -27,7 +28,13 @@ def begun() -> Iterator[Mapping[str, str | None]]:
     Yields: the variables that are not those with which it began, None for those that are gone: what is
         forked off it has its environment.
     """
-    changed = _begin()
+    is_new = server() is None
+    try:
+        changed = _begin()
+    except BaseException:
+        if is_new and (found := server()) is not None:
+            found.kill()  # it would go on importing
+        raise
     try:
         yield changed
     except BaseException:
@@ -52,9 +59,13 @@ def _begin() -> Mapping[str, str | None]:
     forkserver.ensure_running()  # in this thread: the server ends with it
     told, tell = context.Pipe(duplex=False)
     first = context.Process(target=_tell_environment, args=(tell,))
-    first.start()
-    tell.close()
-    theirs: dict[str, str] = told.recv()
+    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    try:  # what another thread hears would not end a wait of this one, which takes as long as all imports
+        first.start()
+        tell.close()
+        theirs: dict[str, str] = told.recv()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     first.join()
     mine = dict(os.environ)
     return {name: mine.get(name) for name in theirs | mine if theirs.get(name) != mine.get(name)}

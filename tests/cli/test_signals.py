@@ -77,14 +77,44 @@ def test_a_server_that_a_signal_has_ended_is_not_started_again_to_end():
     """SIGTERM, and SIGHUP of a closed terminal, may go to the whole group; another imports for seconds."""
 
     def hit():
-        fork_server.server().kill()
-        while fork_server.server() is not None:
-            time.sleep(0.01)
+        end_server()
         signals.raise_signal(signal.SIGTERM, None)
 
     with pytest.raises(SignalException), fork_server.begun():
         hit()
     assert fork_server.server() is None
+
+
+@pytest.mark.ranks
+def test_an_interrupt_does_not_wait_for_what_the_server_imports(monkeypatch, tmp_path):
+    (tmp_path / "imports_for_long.py").write_text("import time\ntime.sleep(100)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(fork_server, "_IMPORTS", "imports_for_long")
+    end_server()
+
+    def interrupt():
+        while fork_server.server() is None:
+            time.sleep(0.01)
+        time.sleep(0.5)  # it is waited for by now
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before, begun = signal.signal(signal.SIGINT, signal.default_int_handler), time.monotonic()
+    threading.Thread(target=interrupt).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            launcher.launch(int, 2)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - begun < 60
+    end_server(kill=False)
+
+
+def end_server(*, kill=True):
+    """Wait until there is none, or the common limit ends the test."""
+    if kill and (found := fork_server.server()) is not None:
+        found.kill()
+    while fork_server.server() is not None:
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("during", ["start", "cancel"])
