@@ -144,16 +144,16 @@ def _problem(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def excess(parameters: Tensor) -> float:
     """The loss above the least possible one, as a share of that of zero parameters."""
-    (x, y), least = problem(), _least_loss()
+    (x, y), least = problem(), _least_loss(torch.get_default_dtype())
     weight, bias = parameters[: _INPUTS * _OUTPUTS].view(_OUTPUTS, _INPUTS), parameters[_INPUTS * _OUTPUTS :]
     loss = float((x @ weight.t() + bias - y).square().mean())
     return (loss - least) / (float(y.square().mean()) - least)
 
 
 @cache
-def _least_loss() -> float:
-    x, y = problem()
-    wide = torch.cat([x, torch.ones(len(x), 1)], dim=1)
+def _least_loss(dtype: torch.dtype) -> float:
+    x, y = _problem(dtype)
+    wide = torch.cat([x, torch.ones(len(x), 1, dtype=dtype)], dim=1)
     return float((wide @ torch.linalg.lstsq(wide, y).solution - y).square().mean())
 
 

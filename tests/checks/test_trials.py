@@ -16,6 +16,7 @@ from relaxcomm import (
     round_trip,
     trajectory,
 )
+from relaxcomm.checks import trial_problem
 from relaxcomm.checks.finding import attempt
 from relaxcomm.checks.trial_model import trial_model
 from relaxcomm.checks.trial_problem import Trial
@@ -121,12 +122,18 @@ def test_a_rehearsal_counts_what_it_did(caplog):
 
 
 def test_a_rehearsal_follows_the_default_type():
+    trial_problem._least_loss.cache_clear()
+    losses = []
     for dtype in (torch.float64, torch.float32):
         torch.set_default_dtype(dtype)
         try:
-            assert rehearse("bsp", epochs=1).replicas_equal
+            found = rehearse("bsp", epochs=1)
         finally:
             torch.set_default_dtype(torch.float32)
+        assert found.replicas_equal
+        losses.append(found.loss)
+    trial_problem._least_loss.cache_clear()
+    assert rehearse("bsp", epochs=1).loss == pytest.approx(losses[1], rel=1e-6)
 
 
 def test_trials_take_the_mapping_that_attach_takes():
