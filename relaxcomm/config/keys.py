@@ -101,8 +101,9 @@ def _place(holder: object, part: str, key: str) -> Any:
     """The key of a mapping, or the place in a list."""
     if not isinstance(holder, list):
         return part
-    if part.isdecimal() and int(part) < len(holder):
-        return int(part)
+    places = [str(place) for place in range(len(holder))]
+    if part in places:
+        return places.index(part)
     raise ConfigError(
         f"{shown(key)}: {shown(part)} is no place in a list of {len(holder)}; they are counted from 0"
     )

@@ -61,10 +61,10 @@ class Origin:
 
     def without(self, keys: Iterable[str]) -> Origin:
         """The same, when others have taken the place of dotted keys: no line is told of what they are in."""
-        others = [tuple(int(one) if one.isdecimal() else one for one in key.split(".")) for key in keys]
+        others = [key.split(".") for key in keys]
         lines = {
             key: line
             for key, line in self.lines.items()
-            if not any(key[: len(other)] == other[: len(key)] for other in others)
+            if not any([*map(str, key)][: len(other)] == other[: len(key)] for other in others)
         }
         return replace(self, lines=lines)
