@@ -58,22 +58,23 @@ def combine(posts: Mapping[int, Any]) -> dict[int, Any]:
     tensors = [posts[rank].tensor for rank in ranks]
     if isinstance(first, REDUCED):
         left = [scaled(tensor, first.reduction, len(posts)) for tensor in tensors]
-        total = _reduce(tensors, left[0])
-        return {rank: tensors[rank].copy_(total) for rank in ranks}
-    if isinstance(first, AllGather):
-        stacked = torch.stack(tensors)
-        return {rank: stacked.clone() for rank in ranks}
-    if isinstance(first, AllToAll):
+        source = _reduce(tensors, left[0])
+    elif isinstance(first, AllGather):
+        return {rank: torch.stack(tensors) for rank in ranks}
+    elif isinstance(first, AllToAll):
         return {rank: torch.stack([tensor[rank] for tensor in tensors]) for rank in ranks}
-    assert isinstance(first, Broadcast)
-    source = tensors[first.root].clone()
-    return {rank: tensors[rank].copy_(source) for rank in ranks}
+    else:
+        assert isinstance(first, Broadcast)
+        source = tensors[first.root]
+    return {rank: one if one is source else one.copy_(source) for rank, one in enumerate(tensors)}
 
 
 def _reduce(tensors: list[Tensor], reduction: Reduction) -> Tensor:
-    if reduction == "max":
-        return torch.stack(tensors).amax(0) if tensors[0].numel() else tensors[0].clone()
-    total = tensors[0].clone()
-    for tensor in tensors[1:]:
-        total += tensor
-    return total.div_(len(tensors)) if reduction == "mean" else total
+    """All of them, in the memory of the first: of one rank, whose bucket may be large, nothing is copied."""
+    total, *others = tensors
+    for one in others:
+        if reduction == "max":
+            torch.maximum(total, one, out=total)
+        else:
+            total += one
+    return total.div_(len(tensors)) if reduction == "mean" and others else total
