@@ -126,7 +126,7 @@ def _moved_buffers(old: Old, replica: Replica) -> dict[str, Tensor]:
     """By how much results on their way will move a rank's buffers."""
     made: dict[str, Tensor] = {}
     for (rule, unit), moved in old.late(buffers=True):
-        tasks = old.plan.for_buffers(rule, replica.buffers(), replica.bucket_bytes)
+        tasks = old.plan.for_buffers(rule, replica.buffers.statistics(), replica.bucket_bytes)
         bucket = next(task.bucket for task in tasks if task.bucket.index == unit)
         for name, by in zip(bucket.names, bucket.views(moved), strict=True):
             made[name] = made.get(name, 0) + by

@@ -114,7 +114,7 @@ class Batching(Readable):
         """
         parts, total = list(split_batch(batch, size)), num_samples(batch)
         for index, (part, share) in enumerate(parts):
-            self._session.bound.controllers.expect(round(share * total))
+            self._session.bound.controllers.accumulation.expect(round(share * total))
             with nullcontext() if index == len(parts) - 1 else self.no_sync():
                 yield part, share
 
@@ -167,14 +167,14 @@ class Batching(Readable):
         """
         self._check_open()
         self._session.schedule.check_join()
-        self._session.step.inputs.enter()
+        self._session.step.inputs.are_uneven = True
         try:
             yield
             if self.algorithm.keeps_step:  # else nobody waits in a step for a rank that has finished
                 self._session.loop.close_skipped_step()
                 Shadow(self._session.loop, self._session.schedule).follow()
         finally:
-            self._session.step.inputs.leave()
+            self._session.step.inputs.are_uneven = False
 
     def mark(self, event: str, **facts: float) -> None:
         """Tell the engine of something that no hook sees, and for which a plug-in's primitives wait.

@@ -9,7 +9,7 @@ from relaxcomm.engine.switching import switching
 from relaxcomm.network.byte_counters import EVALUATION
 from relaxcomm.replica.buffers import requantize
 from relaxcomm.replica.modes import evaluated
-from relaxcomm.step import replicas
+from relaxcomm.step import model_means, replicas
 
 
 def finish(session: Session, *, average: bool | None) -> None:
@@ -25,8 +25,8 @@ def finish(session: Session, *, average: bool | None) -> None:
     together(lambda: _come_to_rest(session))
     if average or (average is None and session.bound.replicas_may_differ):
         with session.world.statistics.evaluating(), evaluated(session.replica.optimizers, keeps=False):
-            means = together(lambda: replicas.finite_means(session.bound, EVALUATION))
-            replicas.replace(session.bound, means)
+            means = together(lambda: model_means.finite_means(session.bound, EVALUATION))
+            model_means.replace(session.bound, means)
             session.replica.loaded.end_here()
             del means  # as much as the model
         requantize(session.replica.model)

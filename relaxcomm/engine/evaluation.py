@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from relaxcomm.engine.session import Session
 from relaxcomm.network.byte_counters import EVALUATION
 from relaxcomm.replica.modes import evaluated, in_train_mode, trained
-from relaxcomm.step import replicas
+from relaxcomm.step import model_means
 from relaxcomm.step.kept_replica import Kept, kept
 from relaxcomm.tensors.buckets import Bucket
 
@@ -23,7 +23,7 @@ def averaged(session: Session) -> Iterator[None]:
     with session.world.statistics.evaluating(), session.loop.turns.uncounted():
         means = session.common_events.together(lambda: _means(session))
         with kept(session.bound) as own, evaluated(session.replica.optimizers, keeps=True) as changed:
-            replicas.replace(session.bound, means)
+            model_means.replace(session.bound, means)
             del means  # as much as the model
             own.leave_written()
             with session.replica.mean.held(lambda: _left(own, changed)), session.hooks.steps_alone():
@@ -45,4 +45,4 @@ def _means(session: Session) -> list[tuple[Bucket, Tensor]]:
     with kept(bound) if changes else nullcontext(), evaluated(optimizers, keeps=True):
         with bound.meeting("averaged()"):
             step.meet(evaluates=True)
-        return replicas.finite_means(bound, EVALUATION, step.parameters.late.asked())
+        return model_means.finite_means(bound, EVALUATION, step.parameters.late.asked())

@@ -130,7 +130,7 @@ class Session:
             self.schedule.stay()
             raise
         self.loop.step = self.make_step(bound)
-        self.step.inputs.follow(before.inputs)
+        self.step.inputs.are_uneven = before.inputs.are_uneven
         self.metering.follow(bound)
         self.schedule.follow()
         self.replica.loaded.follow(bound.algorithm, is_elastic=self.is_elastic)
@@ -193,7 +193,7 @@ class Session:
         # A rank that has joined may have begun with another algorithm than runs now.
         if resumed.step.follows_gradients != self.step.follows_gradients:
             self.hooks.follow(self.loop, gradients=resumed.step.follows_gradients)
-        resumed.step.inputs.follow(self.step.inputs)
+        resumed.step.inputs.are_uneven = self.step.inputs.are_uneven
         self.loop.go_on_with(resumed.step, resumed.resumes_at, resumed.caught_up_at)
         self.schedule.time_anew()
         self.metering.go_on_with(self.bound, self.generation, resumed.targets)

@@ -16,7 +16,7 @@ class Accumulation:
     """Takes the difference of `.grad` before and after each backward of a step.
 
     Args:
-        parameters: whose gradients are followed.
+        parameters: whose gradients are followed; none where nobody looks at them.
     """
 
     def __init__(self, parameters: Sequence[Item]) -> None:
@@ -24,6 +24,9 @@ class Accumulation:
         self._before: list[torch.Tensor] = []
         self._arrived = False
         self.close()
+
+    def __bool__(self) -> bool:
+        return bool(self._parameters)
 
     def close(self) -> None:
         """The step has ended."""
@@ -42,7 +45,7 @@ class Accumulation:
 
     def add(self) -> None:
         """A backward has ended, and nothing was exchanged yet; nothing happens if it reached no parameter."""
-        if not self._arrived:
+        if not (self._arrived and self._parameters):
             return
         self._arrived = False
         check_dense(self._parameters)

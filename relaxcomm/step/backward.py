@@ -60,7 +60,7 @@ class Backward:
 
     def begin(self) -> None:
         """Open the window: decide which rules exchange the gradients of this backward."""
-        self._bound.replica.check_frozen()
+        self._bound.replica.trained.check_frozen()
         self._bound.controllers.check_loader()
         if not self._has_rules:
             return

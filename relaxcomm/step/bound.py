@@ -70,7 +70,7 @@ class Bound:
 
     def buffer_tasks(self, index: int) -> list[Task]:
         """The tasks that average buffers together with a rule of parameters, by its index."""
-        return self.plan.for_buffers(index, self.replica.buffers(), self.replica.bucket_bytes)
+        return self.plan.for_buffers(index, self.replica.buffers.statistics(), self.replica.bucket_bytes)
 
     def context(self, index: int) -> Context:
         """What the primitives of a rule may know now, by its index."""
@@ -87,7 +87,7 @@ class Bound:
     @property
     def replicas_may_differ(self) -> bool:
         """Whether an average may change what ranks hold."""
-        return self.algorithm.lets_replicas_differ or self.replica.has_means
+        return self.algorithm.lets_replicas_differ or bool(self.replica.buffers)
 
     def meet(self, event: str) -> None:
         """Go on when all ranks have come to an event, in the same step where they keep step.

@@ -52,14 +52,6 @@ class Clock:
         self.step = 0
         """Optimizer steps that are complete."""
 
-    def tick(self) -> None:
-        """A step is complete."""
-        self.step += 1
-
-    def set(self, step: int) -> None:
-        """Go on from another step."""
-        self.step = step
-
     @contextmanager
     def during(self, event: str) -> Iterator[None]:
         """Something happens that no step belongs to."""
@@ -83,7 +75,7 @@ class Clock:
             known = self._lasting[id(rule)] = _Lasting(rule, self._lasting_context(rule))
         return known.context.at(
             step=self.step,
-            gradient_scale=self._replica.gradient_scale,
+            gradient_scale=self._replica.scale.tensor,
             event=self._event,
             round=round,
             samples=samples,

@@ -38,18 +38,14 @@ class Controllers:
         for controller in self._controllers:
             values.update(controller.init_values())
         needs_micro = any(controller.facts.needs_micro_gradients for controller in self._controllers)
-        # What a step accumulates, if a controller looks at it one by one.
-        self._accumulation = Accumulation(replica.parameters) if needs_micro else None
+        self.accumulation = Accumulation(replica.parameters if needs_micro else ())
+        """The gradients that a step accumulates, where a controller looks at them one by one."""
         self._observed: dict[int, Tensor] = {}
         self._asked: list[tuple[int, Answer]] = []
         self._listeners: dict[str, Callable[[float], None]] = {}
-        self._follows_loader = False
+        self.follows_loader = False
+        """Whether the training data come from the engine's loader."""
         self._given = self._given_before = 0
-
-    @property
-    def needs_micro_gradients(self) -> bool:
-        """Whether a controller looks at the gradients that a step accumulates, one by one."""
-        return self._accumulation is not None
 
     def watches(self, rule: int) -> bool:
         """Whether a controller watches a rule."""
@@ -67,7 +63,8 @@ class Controllers:
         """
         for index, controller in enumerate(self._controllers):
             if controller.rule == rule:
-                micro = None if self._accumulation is None else self._accumulation.seen(self._replica.scale())
+                scale = self._replica.scale
+                micro = self.accumulation.seen(scale.number()) if self.accumulation else None
                 samples = self._given or self._given_before or None
                 found = controller.observe(cx, ExchangedBucket(unit, local, result, micro, samples))
                 before = self._observed.get(index)
@@ -96,34 +93,14 @@ class Controllers:
                 decided = controller.decide(context(controller.rule), total)
                 self._write(written(decided, controller))
 
-    def expect(self, samples: int) -> None:
-        """The next backward is of so many samples."""
-        if self._accumulation is not None:
-            self._accumulation.expect(samples)
-
-    def gradients_arrive(self) -> None:
-        """Gradients of a backward are there."""
-        if self._accumulation is not None:
-            self._accumulation.arrive()
-
-    def backward_ends(self) -> None:
-        """A backward has ended."""
-        if self._accumulation is not None:
-            self._accumulation.add()
-
     def close(self) -> None:
         """The step has ended."""
         self._given_before, self._given = self._given or self._given_before, 0
-        if self._accumulation is not None:
-            self._accumulation.close()
+        self.accumulation.close()
 
     def given(self, samples: int) -> None:
         """The loader has given a batch."""
         self._given += samples
-
-    def follow_loader(self) -> None:
-        """The training data come from the engine's loader."""
-        self._follows_loader = True
 
     def follow(self, name: str, first: float, listener: Callable[[float], None]) -> None:
         """Let a value exist, and tell a listener of it now and whenever it changes."""
@@ -132,7 +109,7 @@ class Controllers:
 
     def check_loader(self) -> None:
         """Raise UsageError if the training data come from a loader that does not follow the algorithm."""
-        if self._chooses_batches and not self._follows_loader:
+        if self._chooses_batches and not self.follows_loader:
             does = "plays clients in turn" if self._plays_clients else "chooses batch_size itself"
             raise UsageError(
                 f"{self._algorithm.name} {does}, so the training data must come from "

@@ -10,7 +10,7 @@ import torch
 from relaxcomm.config import DriftGuard
 from relaxcomm.errors import DriftError, DriftWarning, some_of
 from relaxcomm.network.operations import Agree, Label
-from relaxcomm.step import replicas
+from relaxcomm.step import model_means, replicas
 from relaxcomm.step.bound import Bound
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.digest import checksum
@@ -65,7 +65,7 @@ class Drift:
             names = [item.name for item in self._bound.replica.parameters]
             replicas.equalise(self._bound, moments=self._bound.algorithm.kept_equal(names, step))
         elif self._bound.norms.enabled:
-            replicas.means(self._bound)  # they measure how far this rank is from them
+            model_means.means(self._bound)  # they measure how far this rank is from them
 
     def _due(self, equal: Collection[str]) -> list[Item]:
         """The parameters that are compared now, which come next after a while."""

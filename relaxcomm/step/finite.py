@@ -63,7 +63,7 @@ def non_finite_error(
 
     Raises: UsageError in its place for a buffer that stood as NaN, since a rank has changed its shape.
     """
-    shapes = {} if replica is None else replica.buffer_shapes()
+    shapes = {} if replica is None else replica.buffers.shapes()
     try:
         told = world.gather_all((some_of(put_in), shapes), "an error about NaN or infinity")
     except CommunicationError as error:
@@ -71,7 +71,7 @@ def non_finite_error(
         return _error(f"step {step}: NaN or infinity in {where}; {so}")
     for rank, (_, theirs) in enumerate(told):
         if replica is not None:
-            replica.check_shapes(theirs, rank)
+            replica.buffers.check_shapes(theirs, rank)
     where = _by_rank([names for names, _ in told])
     came_as = some_of(came) or "a result"
     where = where or f"{came_as} though no rank put any in, so it overflowed on the way"

@@ -74,7 +74,7 @@ class Kept:
 
 def _buffers(replica: Replica) -> dict[str, Tensor]:
     """Copies of the buffers that an average replaces, or may, and of the counts that statistics go with."""
-    names = {item.name for item in (*replica.buffers(), *replica.maybe_buffers())}
+    names = {item.name for item in (*replica.buffers.statistics(), *replica.buffers.others())}
     names |= moved_by_forwards(replica.model)
     return {name: one.detach().clone() for name, one in named_buffers(replica.model) if name in names}
 

@@ -9,10 +9,10 @@ from relaxcomm.roles import Payload
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.flight import Pipeline, land_all
 from relaxcomm.step.late_parameters import LateParameters
+from relaxcomm.step.model_means import share_buffers
 from relaxcomm.step.parameter_results import Sent, apply, ask_finite, is_looked_at, look_at
 from relaxcomm.step.plan import Task
 from relaxcomm.step.replica_norms import Comparison
-from relaxcomm.step.shard_means import share_buffers
 from relaxcomm.step.transfer import Transfer
 
 REQUESTED_BYTES = 64 << 20  # of parameters on their way to services at a time
@@ -61,7 +61,7 @@ class ParameterExchange:
             if self._bound.algorithm.rules[index].is_active(self._clock.step):
                 for task in self._plan.tasks[index]:
                     payload, slots = task.rule.payload, self._bound.state.of(task)["payload"]
-                    scale = self._bound.replica.scale_left(task.bucket)
+                    scale = self._bound.replica.scale.left(task.bucket)
                     cx = self._bound.context(index).at(gradient_scale=scale)
                     payload.before_step(cx, task.bucket, slots)
 
@@ -117,8 +117,8 @@ class ParameterExchange:
 
         Returns: whether anything goes to other ranks, or they have met this one.
         """
-        self._bound.replica.check_frozen()
-        self._bound.replica.check_parameters()
+        self._bound.replica.trained.check_frozen()
+        self._bound.replica.trained.check()
         rule, tasks = self._bound.algorithm.rules[index], self._plan.tasks[index]
         # Two averages of the same buffers under way would correct them twice.
         out = any(one.task.of_buffers for one in self.late)

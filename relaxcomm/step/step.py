@@ -52,12 +52,7 @@ class Step:
     @property
     def _needs_gradients(self) -> bool:
         bound = self.bound
-        return bool(bound.algorithm.at("backward") or bound.votes or bound.controllers.needs_micro_gradients)
-
-    @property
-    def synchronised(self) -> bool:
-        """Whether a backward of this step was exchanged, or voted on."""
-        return self.backward.synchronised
+        return bool(bound.algorithm.at("backward") or bound.votes or bound.controllers.accumulation)
 
     def begin_backward(self) -> None:
         """The first gradient of a backward has come."""
@@ -137,7 +132,7 @@ class Step:
         bound.controllers.close()
         device_seconds = bound.world.transport.device_seconds()
         bound.world.statistics.tick(exchanged, bound.uncompressed_bytes, *device_seconds)
-        bound.clock.tick()
+        bound.clock.step += 1
         bound.replica.loaded.forget()
         bound.replica.hidden_gradients.put_back()
         self._bases.follow(self._ran)
@@ -218,9 +213,8 @@ class Step:
 
     def rewind(self, steps: int) -> None:
         """Set the clock back by steps in which nothing was trained or exchanged."""
-        clock, statistics = self.bound.clock, self.bound.world.statistics
-        statistics.rewind(steps, self.bound.uncompressed_bytes)
-        clock.set(clock.step - steps)
+        self.bound.world.statistics.rewind(steps, self.bound.uncompressed_bytes)
+        self.bound.clock.step -= steps
 
     def _shadow_backward(self) -> None:
         """Take part in the others' backward with zero gradients."""

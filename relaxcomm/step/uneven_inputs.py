@@ -36,24 +36,13 @@ class UnevenInputs:
 
     def __init__(self, bound: Bound, backward: Backward, parameters: ParameterExchange) -> None:
         self._bound, self._backward, self._parameters = bound, backward, parameters
-        self._inside = False  # this rank is inside join()
+        self.are_uneven = False
+        """Whether this rank is inside join()."""
 
     @property
     def active(self) -> bool:
         """Whether this rank is inside join(), where others that have run out of data follow its steps."""
-        return self._inside and self._bound.plan.keeps_step
-
-    def enter(self) -> None:
-        """Begin join()."""
-        self._inside = True
-
-    def leave(self) -> None:
-        """End join()."""
-        self._inside = False
-
-    def follow(self, before: UnevenInputs) -> None:
-        """Go on where another algorithm was left."""
-        self._inside = before._inside
+        return self.are_uneven and self._bound.plan.keeps_step
 
     def check_left(self, called: str, instead: str = "") -> None:
         """Raise UsageError inside join(), before what ranks that have run out of data would not know of.
@@ -62,7 +51,7 @@ class UnevenInputs:
             called: what belongs outside.
             instead: what else to do.
         """
-        if self._inside:
+        if self.are_uneven:
             raise UsageError(
                 f"{called} inside join(): a rank that has run out of data could not follow; call it before "
                 f"or after join(){instead}"

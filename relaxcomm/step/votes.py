@@ -82,7 +82,7 @@ class Votes:
         check_dense(parameters)
         gradients = [gradient for p in parameters if (gradient := p.grad) is not None]
         latest = self._world.statistics.latest
-        observation = Observation(gradients, self._replica.scale(), latest, self._whole_norm)
+        observation = Observation(gradients, self._replica.scale.number(), latest, self._whole_norm)
         finite = math.isfinite(observation.squared_norm)
         ballot = torch.zeros(2 + len(active), dtype=torch.float64)
         if not finite:

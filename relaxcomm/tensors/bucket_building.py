@@ -8,21 +8,13 @@ from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
 
 
-def _no_key(item: Item) -> Hashable:
-    return None
-
-
-def _splits(item: Item) -> bool:
-    return False
-
-
 def build_buckets(
     items: Iterable[Item],
     *,
     bucket_bytes: int,
     first_bytes: int | None = None,
-    key: Callable[[Item], Hashable] = _no_key,
-    whole: Callable[[Item], bool] = _splits,
+    key: Callable[[Item], Hashable] = lambda item: None,
+    whole: Callable[[Item], bool] = lambda item: False,
 ) -> list[Bucket]:
     """Fill buckets of at most `bucket_bytes` in the given order.
 

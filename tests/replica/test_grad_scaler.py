@@ -137,9 +137,9 @@ def test_what_is_left_of_the_scale_is_known_without_a_wait():
         scaler = torch.amp.GradScaler("cuda", init_scale=8.0)
         replica = Replica(model, optimizers, scaler, bucket_bytes=1 << 20)
         model(torch.ones(1, 3, device="cuda")).sum().backward()
-        replica.remember_scale()
+        replica.scale.remember()
         scaler.unscale_(optimizers[1])
         gpu.work.clear()
-        left = replica.scale_left(Bucket(0, replica.parameters))
+        left = replica.scale.left(Bucket(0, replica.parameters))
         assert gpu.work.waits == []
         assert left.tolist() == [1.0, 1.0, *[8.0] * 6]

@@ -26,11 +26,11 @@ def connect(bound: Bound, loader: ShareLoader | ClientLoader, event: Event) -> N
     """
     loader.on_batch = bound.world.statistics.given
     if isinstance(loader, ClientLoader):
-        bound.controllers.follow_loader()
+        bound.controllers.follows_loader = True
         loader.on_client_begin = bound.replica.clients.put_in
         loader.on_event = event
     elif BATCH_SIZE in bound.algorithm.needs:
-        bound.controllers.follow_loader()
+        bound.controllers.follows_loader = True
         bound.controllers.follow(BATCH_SIZE, loader.sizes.batch_size, loader.sizes.resize)
 
         def given(samples: int) -> None:

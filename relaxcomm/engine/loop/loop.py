@@ -15,6 +15,7 @@ from relaxcomm.engine.loop.callback import callback
 from relaxcomm.engine.loop.given_up import GivenUpSteps
 from relaxcomm.engine.loop.hooks import Hooks
 from relaxcomm.engine.loop.listeners import Between, Survivors
+from relaxcomm.engine.loop.open_step import OpenStep, Reached
 from relaxcomm.engine.loop.optimizer_turns import OptimizerTurns
 from relaxcomm.errors import RankLostError
 from relaxcomm.replica.fused_optimizers import lay_out_as_parameters, put_back
@@ -41,12 +42,10 @@ class Loop:
         self.step = step
         """What is done in a step now; nobody else keeps it, as a switch and other ranks bring another."""
         self._between: Between | None = None
-        self._paused = self._unsynchronised = False  # under no_sync now; a backward of this step was
-        self._begun = self._arrived = False  # a backward that reaches parameters is under way; it has
-        self._called = False  # the model itself was, in this step
+        self._paused = False  # under no_sync
+        self._open = OpenStep()
         self.turns = OptimizerTurns(step.bound.replica)
         """Which optimizers have stepped in this step."""
-        self._opened = False  # the first optimizer's step has begun, and not every one has ended
         self._replaced: list[tuple[Tensor, Tensor, Tensor]] = []  # gradients, while an optimizer steps
 
     def follow(self, between: Between | None) -> None:
@@ -78,11 +77,11 @@ class Loop:
     @property
     def is_between_steps(self) -> bool:
         """Whether no gradients are there that belong to the step that comes next."""
-        return not (self._begun or self._opened or self.step.synchronised or self._unsynchronised)
+        return not (self._open.has_begun or self.step.backward.synchronised)
 
     def abort_step(self) -> None:
         """Forget what an error has left of a step: another batch comes instead, or a state is loaded."""
-        self._opened = self._called = self._unsynchronised = self._begun = self._arrived = False
+        self._open = OpenStep()
         self._hooks.end_of_backward.forget()
         self._hooks.gradients.tell_each()  # what was collected belongs to nothing
         self.turns.begin_anew()
@@ -95,12 +94,12 @@ class Loop:
     @callback
     def forward_begins(self, module: nn.Module) -> None:
         """The model is about to be called."""
-        loop_checks.abort_failed(self, failed=self._begun)
+        loop_checks.abort_failed(self, failed=self._open.exchanges)
         self._hooks.gradients.tell_each()  # what was collected is of a backward that has failed
         self._hooks.end_of_backward.forget()
         if torch.is_grad_enabled():
             self.close_skipped_step()
-            self._called = True  # in the step that comes; the skipped one has ended
+            self._open.is_called = True  # in the step that comes; the skipped one has ended
             self._hooks.unwatch_parts()
             if self._between is not None:
                 self._between.forward_begins()
@@ -128,7 +127,7 @@ class Loop:
 
     def backward_begins(self) -> None:
         """A backward has reached the model's output, or a parameter."""
-        self._opened = self._opened and bool(self.turns.stepped)  # else another batch's step has failed
+        self._open.is_stepping = bool(self.turns.stepped)  # else another batch's step has failed
         if self._paused:
             loop_checks.forget_given_up(self.step)
         self._hooks.end_of_backward.await_it()
@@ -137,7 +136,7 @@ class Loop:
     def gradients_arrive(self, indices: list[int]) -> None:
         """Parameters have their gradients."""
         if failed := self._hooks.end_of_backward.has_failed:  # and no forward was told of since
-            loop_checks.abort_failed(self, failed=self._begun)
+            loop_checks.abort_failed(self, failed=self._open.exchanges)
         self._take_gradients([] if failed else indices)  # some may be of the one that has failed
         if self._hooks.end_of_backward.is_awaited:
             self._hooks.gradients.collect()
@@ -149,35 +148,35 @@ class Loop:
         if rest := self._hooks.gradients.tell_each():
             self._take_gradients(rest)
         self._hooks.end_of_backward.forget()
-        bound.controllers.backward_ends()
+        bound.controllers.accumulation.add()
         self.turns.watch()
-        if self._begun:
-            self._begun = False
+        reached, self._open.backward = self._open.backward, Reached.NOTHING
+        if reached is Reached.PEERS:
             self._attempt(self.step.end_backward)
         elif not self._paused:
-            bound.replica.remember_scale()
+            bound.replica.scale.remember()
         self.given_up.go_on()
         self._hooks.gradients.await_also(self.step.backward.awaited)
         if self.given_up.include_this:
             self.step.discard_gradients()
-        arrived, self._arrived = self._arrived, False
-        if arrived and not bound.replica.optimizers and not self._paused:
+        if reached is not Reached.NOTHING and not bound.replica.optimizers and not self._paused:
             loop_checks.check_now_and_then(self.step)
             self._end(self.step.tick)
 
     @callback
     def step_begins(self, optimizer: Optimizer, closure: object) -> None:
         """An optimizer is about to step."""
-        loop_checks.check_ended(self.step, failed=self._begun and self._hooks.end_of_backward.has_failed)
+        failed = self._open.exchanges and self._hooks.end_of_backward.has_failed
+        loop_checks.check_ended(self.step, failed=failed)
         self.close_skipped_step()
         loop_checks.check_turn(self.step, optimizer, self.turns.stepped, closure)
-        if self.step.bound.replica.scaler is not None and not self._called:
+        if self.step.bound.replica.scaler is not None and not self._open.is_called:
             self._hooks.watch_parts()
-        if not self._opened:
+        if not self._open.is_stepping:
             loop_checks.check_now_and_then(self.step)
-        later, self._opened = optimizer if self._opened else None, True
+        later, self._open.is_stepping = optimizer if self._open.is_stepping else None, True
         if not self.given_up.include_this:
-            loop_checks.check_exchanged(self.step, later, unsynchronised=self._unsynchronised)
+            loop_checks.check_exchanged(self.step, later, unsynchronised=self._open.is_accumulated)
             if later is None:
                 self.step.before_step()
         self._replaced = lay_out_as_parameters(optimizer)
@@ -191,24 +190,24 @@ class Loop:
             self.close_step()
 
     def _take_gradients(self, indices: list[int]) -> None:
-        self._arrived = True
+        self._open.reach_parameters()
         self.backward_begins()  # at whose end the rest is taken
-        self.step.bound.controllers.gradients_arrive()
+        self.step.bound.controllers.accumulation.arrive()
         if self._paused:
             loop_checks.check_not_exchanged(self.step)
-            self._unsynchronised = True
+            self._open.is_accumulated = True
         else:
             self._attempt(self._hand_in, indices)
 
     def _hand_in(self, indices: list[int]) -> None:
         """Hand in gradients of a backward that reaches parameters; `autograd.grad` does not come here."""
-        if not self._begun:
+        if not self._open.exchanges:
             loop_checks.check_no_graph()
-            if not self._called:
+            if not self._open.is_called:
                 self._begin_uncalled()
-            self.step.bound.replica.remember_scale()
+            self.step.bound.replica.scale.remember()
             self.step.begin_backward()
-            self._begun = True
+            self._open.backward = Reached.PEERS
         self.step.ready(indices)
 
     def _begin_uncalled(self) -> None:
@@ -222,13 +221,13 @@ class Loop:
     def close_step(self) -> None:
         """Every optimizer has stepped, or a GradScaler has skipped those that have not."""
         scaler_sharing.take_turn(self.step.bound.replica.scaler, self)
-        if not (self._opened or self.given_up.include_this):
+        if not (self._open.is_stepping or self.given_up.include_this):
             self.step.apply_due()
         self._end(self.step.after_step)
 
     def _end(self, finish: Callable[[], None]) -> None:
         """Close the step by `finish`, and tell who may switch."""
-        self._opened = self._called = self._unsynchronised = False
+        self._open = OpenStep(self._open.backward)
         self.turns.begin_anew()
         self._attempt(finish)
         self.given_up.close(self.step)
@@ -246,5 +245,6 @@ class Loop:
 
     def give_up_step(self, error: RankLostError) -> None:
         """Go on without lost ranks, and exchange no more in this step; raises the error if that cannot be."""
-        self._begun = self.given_up.add(error)  # a backward under way ends first
+        waits = self.given_up.add(error)  # a backward under way ends first
+        self._open.backward = Reached.PEERS if waits else Reached.NOTHING
         self.step.discard_gradients()

@@ -100,12 +100,12 @@ def check_exchanged(step: Step, later: Optimizer | None = None, *, unsynchronise
         later: an optimizer after the first, which may have no gradients: their batch was given up.
         unsynchronised: whether a backward of it ran under no_sync.
     """
-    if step.synchronised or not step.backward.is_due():
+    if step.backward.synchronised or not step.backward.is_due():
         return
     if later is not None and not step.bound.replica.has_gradients(later):
         return
-    step.bound.replica.check_frozen()  # which may be why
-    step.bound.replica.check_parameters()
+    step.bound.replica.trained.check_frozen()  # which may be why
+    step.bound.replica.trained.check()
     number, name = step.bound.clock.step, step.bound.algorithm.name
     cause = (
         "optimizer.step() after backward under no_sync() only"
@@ -132,6 +132,6 @@ def check_seen(step: Step, *, skipped: bool) -> None:
 
 def check_now_and_then(step: Step) -> None:
     """Look at what seldom changes: each look costs more than all else in a step without an exchange."""
-    if step.synchronised or step.bound.clock.step % _LOOK_STEPS == 0:
+    if step.backward.synchronised or step.bound.clock.step % _LOOK_STEPS == 0:
         check_scaler(step.bound.replica.scaler)
-        step.bound.replica.check_parameters()
+        step.bound.replica.trained.check()

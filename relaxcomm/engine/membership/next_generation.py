@@ -146,7 +146,7 @@ def _stay(
         survival.send_shared(new, standings.farthest)
     if is_behind:
         survival.forget_moves(new)
-    new.clock.set(old.clock.step)
+    new.clock.step = old.clock.step
     resumes_at = standings.next_step if new.plan.keeps_step else mine.next_step
     _cut_anew(new, old, rests)
     step, loaders = make_step(new), transition.loaders(standings)
@@ -203,15 +203,15 @@ def join(
     new.state.rounds.update({(rule, unit): count for rule, unit, count in saved.rounds})
     new.controllers.restore(saved.values)
     _share_out_clients(new, -1)
-    new.clock.set(state["resumes_at"] - in_step)
+    new.clock.step = state["resumes_at"] - in_step
     world.statistics.steps = saved.statistics.steps + new.clock.step - saved.step
     world.statistics.synchronisations = saved.statistics.synchronisations
     step = make_step(new)
     if saved.layout is not None:
         _restore_late(step, state["engine"])
-    new.clock.set(state["resumes_at"])  # as on the others, who are between two steps
+    new.clock.step = state["resumes_at"]  # as on the others, who are between two steps
     survival.begin_anew(new, standings.joined)
-    new.clock.set(state["resumes_at"] - in_step)
+    new.clock.step = state["resumes_at"] - in_step
     loaders = [one.model_dump() for one in saved.loaders]
     return Resumed(step, loaders, new.clock.step + in_step, standings.targets, standings.events), saved
 

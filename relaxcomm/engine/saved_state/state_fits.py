@@ -149,7 +149,7 @@ def _check_late(
             raise _damaged(f"late_parameters of rule {rule}, which is not there")
         if of_buffers:
             plan = Plan(algorithm, bound.replica.parameters)
-            made = plan.for_buffers(rule, bound.replica.buffers(), bound.replica.bucket_bytes)
+            made = plan.for_buffers(rule, bound.replica.buffers.statistics(), bound.replica.bucket_bytes)
             task = next((one for one in made if one.bucket.index == unit), None)
         else:
             task = tasks.get((rule, unit))

@@ -45,7 +45,7 @@ def restore(step: Step, saved: Mapping[str, Any]) -> None:
     """Put a rank's state back, which was checked; every rank must call it."""
     bound = step.bound
     with _nobody_asking(bound):
-        bound.clock.set(saved["step"])
+        bound.clock.step = saved["step"]
         bound.world.statistics.restore(saved["statistics"])
         bound.votes.restore(saved["votes"])
         bound.replica.clients.restore(saved["client_states"])

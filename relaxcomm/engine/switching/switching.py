@@ -55,8 +55,8 @@ def choose(bound: Bound, settings: Config, algorithm: object, residuals: Residua
         settings.check_world_size(world_size)
         graphs = settings.describe_topologies(world_size)
         following = fitted(replica.parameters, settings.algorithm)
-        replica.check_parameters()
-        replica.check_frozen()
+        replica.trained.check()
+        replica.trained.check_frozen()
         check_model(replica.model, named_parameters(replica.model), replica.optimizers, following)
         order = bound.order if following.at("backward") else None  # as `follow` lays out
         check_buckets(replica.parameters, following, settings, world_size, order)
@@ -84,7 +84,7 @@ def come_to_rest(step: Step) -> None:
         step.parameters.late.drain()
         bound.world.transport.leave()
         bound.state.take_rest(bound.plan)
-        bound.replica.forget_scale()  # no GradScaler unscales what is late
+        bound.replica.scale.forget()  # no GradScaler unscales what is late
         with _gradients_kept(step):
             while step.backward.drain():
                 for optimizer in bound.replica.optimizers:
@@ -129,7 +129,7 @@ def follow(old: Bound, algorithm: Algorithm, residuals: Residuals, *, from_start
     if old.plan.buckets is not None and new.plan.buckets is None:
         new.lay_out(old.order)
     if goes_on:
-        new.clock.set(old.clock.step)
+        new.clock.step = old.clock.step
         _move(old, new, "payload")
     left = _residuals(old)
     if residuals == "carry":
