@@ -9,8 +9,7 @@ from relaxcomm.engine import engine_state, run_state
 from relaxcomm.engine.readable import Readable
 from relaxcomm.engine.run_state import Stateful
 from relaxcomm.replica.held_mean import SAVES_MEAN
-from relaxcomm.step.device_flags import PutIn
-from relaxcomm.step.finite import named
+from relaxcomm.step.model_means import spoilt_in
 
 
 class Restorable(Readable):
@@ -132,8 +131,7 @@ class Restorable(Readable):
         """
         self._check_open()
         replica = self._session.replica
-        looked_at = [PutIn.of(named(one), one.tensors) for one in replica.pack(replica.parameters)]
-        return [name for one in looked_at for name in one.bad()]
+        return spoilt_in(replica.pack(replica.parameters))
 
     def carry_run_state_dicts(
         self, states: Sequence[Mapping[str, Any]], **others: Stateful
