@@ -21,7 +21,6 @@ class Accumulation:
 
     def __init__(self, parameters: Sequence[Item]) -> None:
         self._parameters = parameters
-        self._before: list[torch.Tensor] = []
         self._arrived = False
         self.close()
 
@@ -31,7 +30,7 @@ class Accumulation:
     def close(self) -> None:
         """The step has ended."""
         self._count, self._samples, self._squares, self._norm = 0, 0, 0.0, 0.0
-        self._before = []
+        self._before: list[torch.Tensor] = []
         self._expected: int | None = None
         self._are_known = True
 

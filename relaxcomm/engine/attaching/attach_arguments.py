@@ -60,28 +60,23 @@ def read(
     """Read the arguments of `attach`, and check them on this rank."""
     given = Given(model if isinstance(model, nn.Module) else nn.Module())
     try:
-        _check_type(model)
+        if not isinstance(model, nn.Module):
+            raise UsageError(
+                f"{type(model).__name__} is no torch.nn.Module, whose training could be followed; give the "
+                "model itself, and first: attach(model, optimizer, config)"
+            )
         given.settings = config if isinstance(config, Config) else load(_named(config))
         given.secret = given.settings.membership.read_secret()
         given.optimizers = _listed(optimizer)
-        _check_scaler(scaler)
+        if not isinstance(scaler, GradScaler | None):
+            raise UsageError(
+                f"{shown(scaler)} is no torch.amp.GradScaler; pass the one that scales the loss, or None"
+            )
         _check(given.model, given.optimizers, given.settings)
         check_replicas(given.model, group)
     except Exception as error:
         given.problem = error
     return given
-
-
-def _check_type(model: object) -> None:
-    """Refuse what is no model.
-
-    Raises: UsageError.
-    """
-    if not isinstance(model, nn.Module):
-        raise UsageError(
-            f"{type(model).__name__} is no torch.nn.Module, whose training could be followed; give the model "
-            "itself, and first: attach(model, optimizer, config)"
-        )
 
 
 def _listed(optimizer: object) -> tuple[Optimizer, ...]:
@@ -113,17 +108,6 @@ def _listed(optimizer: object) -> tuple[Optimizer, ...]:
     if len(set(many)) < len(many):
         raise UsageError("an optimizer is listed twice; pass each once")
     return many
-
-
-def _check_scaler(scaler: object) -> None:
-    """Refuse what scales no gradients.
-
-    Raises: UsageError.
-    """
-    if not isinstance(scaler, GradScaler | None):
-        raise UsageError(
-            f"{shown(scaler)} is no torch.amp.GradScaler; pass the one that scales the loss, or None"
-        )
 
 
 def _check(model: nn.Module, optimizers: Sequence[Optimizer], settings: Config) -> None:

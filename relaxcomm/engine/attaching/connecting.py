@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -34,31 +33,19 @@ def connect(
     Returns: the transport, and whether the default process group was made here.
     """
     options = settings or load({"algorithm": "bsp"})  # to tell the others that they are broken
-    owned = _initialise(group, options, secret)
+    owned = group is None and is_launched(elastic=options.membership.elastic)
     if owned:
+        make_default_group(options.timeout_seconds, secret)
         undo.callback(dist.destroy_process_group)
     transport = _transport(model, options, group, secret)
-    undo.callback(transport.close)
-    undo.push(_telling(transport))
-    return transport, owned
-
-
-def _initialise(group: object, settings: Config, secret: Secret | None) -> bool:
-    """Make the default process group where a launcher has started these ranks; whether it was made here."""
-    if group is not None or not is_launched(elastic=settings.membership.elastic):
-        return False
-    make_default_group(settings.timeout_seconds, secret)
-    return True
-
-
-def _telling(transport: Transport) -> Callable[[object, BaseException | None, object], None]:
-    """Tell the others when attach fails here."""
 
     def tell(kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             transport.announce(f"failed: {worded(error)}")
 
-    return tell
+    undo.callback(transport.close)
+    undo.push(tell)
+    return transport, owned
 
 
 def _transport(model: nn.Module, settings: Config, group: Any, secret: Secret | None) -> Transport:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -16,8 +16,6 @@ from relaxcomm.errors import CommunicationError, ConfigError, RelaxcommError
 from relaxcomm.network import Transport
 from relaxcomm.replica.buffers import can_be_copied
 from relaxcomm.replica.named_parameters import Named, named_buffers
-
-_Problem: TypeAlias = tuple[str, str] | None
 
 
 class Told:
@@ -52,7 +50,8 @@ def _share(
     transport: Transport, problem: Exception | None, mine: Any, event: str, step: int | None
 ) -> list[Any]:
     """What each process gives, unless one has a problem."""
-    is_own, told = isinstance(problem, RelaxcommError), _told(problem)
+    is_own = isinstance(problem, RelaxcommError)
+    told = None if problem is None else (type(problem).__name__, str(problem) if is_own else repr(problem))
     reports = transport.gather_all((told, mine), event, step)
     problems = {rank: report[0] for rank, report in enumerate(reports) if report[0] is not None}
     if problem is not None and not is_own:
@@ -62,22 +61,9 @@ def _share(
         if problem is not None and len(kinds) == 1 and len(problems) == len(reports):
             raise problem
         lines = "\n".join(f"rank {rank}: {text}" for rank, (_, text) in problems.items())
-        raise _error((kinds[0][0], lines)) from None
+        kind: type[RelaxcommError] = getattr(errors, kinds[0][0], CommunicationError)
+        raise kind(lines) from None
     return [value for _, value in reports]
-
-
-def _told(problem: Exception | None) -> _Problem:
-    """What other ranks are told of a problem."""
-    if problem is None:
-        return None
-    is_own = isinstance(problem, RelaxcommError)
-    return type(problem).__name__, str(problem) if is_own else repr(problem)
-
-
-def _error(told: tuple[str, str]) -> RelaxcommError:
-    """The error that others have told of, as one of this rank."""
-    made: RelaxcommError = getattr(errors, told[0], CommunicationError)(told[1])
-    return made
 
 
 def compare(
