@@ -9,6 +9,7 @@ from torch import Tensor
 
 from relaxcomm.errors import PluginError
 from relaxcomm.roles import is_buffer
+from relaxcomm.tensors.shards import joined, joined_view
 
 
 class Slots(MutableMapping[str, Tensor]):
@@ -63,12 +64,29 @@ class Slots(MutableMapping[str, Tensor]):
 
     def commit(self, good: bool | Tensor) -> None:
         """Keep what was assigned if `good`; a tensor decides on its device, without waiting for it."""
-        for slot, value in self._staged.items():
-            if isinstance(good, Tensor):
-                self._kept[slot] = torch.where(good, value, self._kept[slot])
-            elif good:
-                self._kept[slot] = value
+        if isinstance(good, Tensor):
+            for slots in self._staged_together():
+                values, kept = (joined([held[slot] for slot in slots]) for held in (self._staged, self._kept))
+                chosen = torch.where(good, values, kept)
+                sizes = [self._staged[slot].numel() for slot in slots]
+                each = torch.split(chosen, sizes) if len(slots) > 1 else [chosen]
+                self._staged.update(zip(slots, each, strict=True))
+        if isinstance(good, Tensor) or good:
+            self._kept.update(self._staged)
         self._staged.clear()
+
+    def _staged_together(self) -> Iterator[list[str]]:
+        """Slots that were assigned, but for buffers, of which nothing needs to be chosen: those together that
+        lie one behind the other, as of the shards of a tensor.
+        """
+        slots: list[str] = []
+        for slot in [one for one in self._staged if not is_buffer(one)]:
+            if slots and joined_view([self._staged[slots[-1]], self._staged[slot]]) is None:
+                yield slots
+                slots = []
+            slots.append(slot)
+        if slots:
+            yield slots
 
 
 def _form(tensor: Tensor) -> str:

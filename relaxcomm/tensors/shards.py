@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from itertools import accumulate
 
 import torch
@@ -66,3 +66,58 @@ class NestedState(MutableMapping[str, Tensor]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+class JoinedState(MutableMapping[str, Tensor]):
+    """The slots of all shards, those of the same name as one tensor in flat order."""
+
+    def __init__(self, slots: MutableMapping[str, Tensor], num_shards: int) -> None:
+        self._shards = [NestedState(slots, index) for index in range(num_shards)]
+
+    def __getitem__(self, slot: str) -> Tensor:
+        held = [shard[slot] for shard in self._shards]
+        together = joined_view(held)
+        if together is None:
+            self[slot] = together = torch.cat(held)  # from now on they lie one behind the other
+        return together
+
+    def __setitem__(self, slot: str, value: Tensor) -> None:
+        for shard, (_, own) in zip(self._shards, shards_of(value, len(self._shards)), strict=True):
+            shard[slot] = own
+
+    def __delitem__(self, slot: str) -> None:
+        for shard in self._shards:
+            del shard[slot]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shards[0])
+
+    def __len__(self) -> int:
+        return len(self._shards[0])
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """Flat tensors as one, or the only tensor; a copy only where they do not lie one behind the other."""
+    if len(tensors) == 1:
+        return tensors[0]
+    together = joined_view(tensors)
+    return torch.cat(list(tensors)) if together is None else together
+
+
+def joined_view(tensors: Sequence[Tensor]) -> Tensor | None:
+    """Flat tensors as one without a copy; None where they do not lie one behind the other.
+
+    Example:
+        >>> import torch
+        >>> memory = torch.arange(5)
+        >>> joined_view([memory[:2], memory[2:]]), joined_view([memory[:2], memory[3:]])
+        (tensor([0, 1, 2, 3, 4]), None)
+    """
+    first = tensors[0]
+    memory, end = first.untyped_storage().data_ptr(), first.storage_offset()
+    for one in tensors:
+        is_alike = one.stride() == (1,) and one.dtype == first.dtype
+        if not is_alike or one.storage_offset() != end or one.untyped_storage().data_ptr() != memory:
+            return None
+        end += one.numel()
+    return first.as_strided((end - first.storage_offset(),), (1,))

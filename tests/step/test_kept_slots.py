@@ -9,6 +9,7 @@ from relaxcomm import PluginError, Rule, trajectory
 from relaxcomm.plugin import Outer, frozen
 from relaxcomm.primitives import all_reduce, deltas, sgd
 from relaxcomm.step.kept_slots import Slots
+from relaxcomm.testing import PretendGpu
 
 
 @frozen
@@ -56,3 +57,25 @@ def test_another_form_is_refused(value, got):
 def test_init_makes_tensors():
     with pytest.raises(PluginError, match=r"init of counting\(\) made 0 as the slot 'n'; make a tensor"):
         Slots({"n": 0}, "counting()")
+
+
+@pytest.mark.parametrize("good", [True, False])
+def test_what_lies_together_is_chosen_in_one_launch_and_buffers_in_none(good):
+    with PretendGpu() as gpu:
+        made = {
+            "0.e": torch.zeros(2),
+            "_spare": torch.zeros(2),
+            "1.e": torch.zeros(1),
+            "n": torch.zeros(1, 1),
+        }
+        slots = Slots({slot: value.to("cuda") for slot, value in made.items()}, "parts()")
+        for _ in range(2):
+            assigned = torch.tensor([1.0, 2.0, 3.0]).to("cuda")
+            slots["0.e"], slots["1.e"] = assigned[:2], assigned[2:]
+            slots["_spare"], slots["n"] = torch.ones(2).to("cuda"), torch.full((1, 1), 4.0).to("cuda")
+            decided = torch.tensor(good).to("cuda")
+            gpu.work.clear()
+            slots.commit(decided)
+        assert gpu.work.kernels == {"where": 2}  # what is kept lies together, too, from the first time on
+        found = [slots[slot].cpu().flatten().tolist() for slot in ("0.e", "1.e", "n")]
+    assert found == ([[1.0, 2.0], [3.0], [4.0]] if good else [[0.0, 0.0], [0.0], [0.0]])
