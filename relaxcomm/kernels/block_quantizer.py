@@ -9,7 +9,7 @@ from torch import Tensor
 from relaxcomm.kernels.code_lanes import code_lanes, is_one_layer
 from relaxcomm.kernels.dispatch import is_for_kernels, on_its_device, uses_numba, uses_triton
 from relaxcomm.kernels.levels import moves_to_zero
-from relaxcomm.kernels.philox import Key
+from relaxcomm.kernels.philox import Keys
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.bit_packing import digit_bits, pack_codes
 from relaxcomm.tensors.differences import Difference
@@ -38,7 +38,7 @@ def quantize_blocks(
     tensor: Tensor,
     segments: Segments,
     num_codes: int,
-    key: Key | None,
+    key: Keys | None,
     *,
     symmetric: bool = False,
     residual: Tensor | None = None,
@@ -54,7 +54,7 @@ def quantize_blocks(
         tensor: x, `[numel]`, which `takes_blocks`.
         segments: its blocks.
         num_codes: 2 to 256.
-        key: of the random words, or None for the nearest level.
+        key: of the random words, or None for the nearest level; one for each shard of the segments if any.
         symmetric: whether levels lie around 0.
         residual: e, `[numel]` float32, or None.
         decay: of the residual.
@@ -72,10 +72,9 @@ def quantize_blocks(
         return _quantize_compiled(x, segments, num_codes, symmetric, residual, out)
     from relaxcomm.kernels.compiled import triton_block_quantizer
 
-    lanes = code_lanes(segments, num_codes)
     with on_its_device(tensor):
         codes, steps, lows = triton_block_quantizer.launch(
-            tensor, lanes, num_codes, symmetric, key, residual, decay, out
+            tensor, segments, num_codes, symmetric, key, residual, decay, out
         )
     return codes if is_one_layer(num_codes) else pack_codes(codes, num_codes), steps, lows
 

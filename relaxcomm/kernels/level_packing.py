@@ -7,7 +7,7 @@ from torch import Tensor
 
 from relaxcomm.kernels.code_lanes import ROUNDED, CodeLanes, code_lanes, fraction_bits, is_one_layer
 from relaxcomm.kernels.dispatch import on_its_device, uses_triton
-from relaxcomm.kernels.philox import Key
+from relaxcomm.kernels.philox import Key, Keys
 from relaxcomm.kernels.segment_scales import SegmentScales
 from relaxcomm.kernels.segment_statistics import segment_of_entries
 from relaxcomm.tensors.bit_packing import pack_codes
@@ -19,7 +19,7 @@ def pack_levels(
     scales: SegmentScales,
     segments: Segments,
     num_codes: int,
-    key: Key | None,
+    key: Keys | None,
     *,
     dtype: torch.dtype | None = None,
     subtract: bool = False,
@@ -35,7 +35,7 @@ def pack_levels(
         scales: of the segments; below the least normal step all entries of a segment are equal.
         segments: which entries share a step.
         num_codes: 2 to 256.
-        key: of the random words, or None.
+        key: of the random words, or None; in Triton, of segments in shards, one for each of them.
         dtype: which entries are rounded to before they are coded; that of the tensor unless given.
         subtract: whether the tensor, then float32, is to become what its codes leave out.
 
@@ -50,14 +50,14 @@ def pack_levels(
         >>> unpack_codes(packed, 4, 16)
         tensor([ 0,  0,  1, 15], dtype=torch.uint8)
     """
-    lanes, steps, lows, origin = code_lanes(segments, num_codes), scales.steps, scales.lows, scales.origins
+    steps, lows, origin = scales.steps, scales.lows, scales.origins
     if uses_triton(tensor):
         from relaxcomm.kernels.compiled import triton_level_packing
 
         given = scales.inverses, origin, lows, steps if subtract else None
         with on_its_device(tensor):
             packed = triton_level_packing.launch(
-                tensor, given, segments, lanes, num_codes, key, dtype or tensor.dtype
+                tensor, given, segments, num_codes, key, dtype or tensor.dtype
             )
         return packed if is_one_layer(num_codes) else pack_codes(packed, num_codes)
     own = segment_of_entries(segments, tensor.device)
@@ -69,7 +69,8 @@ def pack_levels(
         codes = (places + (zero + ROUNDED)).view(torch.int32)  # of which the last eight bits are kept
     else:
         bits = fraction_bits(num_codes, has_lows=lows is not None)
-        codes = _drawn(places, zero, bits, lanes, num_codes, key)
+        assert isinstance(key, tuple), "only Triton draws for several shards at once"
+        codes = _drawn(places, zero, bits, code_lanes(segments, num_codes), num_codes, key)
     codes = codes.to(torch.uint8)
     if subtract:
         middle = (num_codes - 1) / 2
@@ -105,9 +106,9 @@ def pack_nonnegative(
     if uses_triton(tensor):
         from relaxcomm.kernels.compiled import triton_level_packing
 
-        given, lanes = (None, None, None, subtract), code_lanes(segments, 2)
+        given = None, None, None, subtract
         with on_its_device(tensor):
-            return triton_level_packing.launch(tensor, given, segments, lanes, 2, None, dtype or tensor.dtype)
+            return triton_level_packing.launch(tensor, given, segments, 2, None, dtype or tensor.dtype)
     signs = tensor.to(dtype or tensor.dtype).ge(0).view(torch.uint8)
     if subtract is not None:
         tensor.sub_((signs - 0.5) * subtract[segment_of_entries(segments, tensor.device)])

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from relaxcomm.kernels.code_lanes import code_lanes, is_one_layer
+from relaxcomm.kernels.code_lanes import is_one_layer
 from relaxcomm.kernels.dispatch import on_its_device, uses_triton
 from relaxcomm.kernels.segment_statistics import offsets_of, segment_of_entries
 from relaxcomm.tensors.bit_packing import digit_layers, packed_bytes, place_planes
@@ -69,11 +69,8 @@ def sum_levels(
         if not is_one_layer(num_codes):
             codes = unpacked_rows(codes, segments.numel, num_codes)
         offsets = None if segments.block_size else offsets_of(segments, codes.device)
-        lanes = code_lanes(segments, num_codes)
         with on_its_device(steps):
-            return triton_message_sums.launch(
-                codes, steps, lows, weights, offsets, segments, lanes, num_codes
-            )
+            return triton_message_sums.launch(codes, steps, lows, weights, offsets, segments, num_codes)
     own = segment_of_entries(segments, codes.device)
     levels = unpacked_rows(codes, segments.numel, num_codes).float()
     if lows is None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import torch
 from torch import Tensor
 
 Key = tuple[int, int]
 """Two whole numbers of 31 bits."""
+Keys: TypeAlias = Key | Tensor
+"""A key, or one for each shard, `[shards, 2]` int32."""
 _ROUNDS = 10
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)

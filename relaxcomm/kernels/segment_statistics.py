@@ -120,7 +120,8 @@ def offsets_of(segments: Segments, device: torch.device) -> Tensor:
     """
     if segments.block_size is None:
         return device_numbers((0, *itertools.accumulate(segments.sizes)), torch.int64, device)
-    starts = torch.arange(segments.count + 1, device=device) * segments.block_size
+    numbers, shard = torch.arange(segments.count + 1, device=device), segments.shards[0]
+    starts = numbers // shard.count * shard.numel + numbers % shard.count * segments.block_size
     return starts.clamp_(max=segments.numel)
 
 

@@ -73,6 +73,8 @@ class Context:
         terms: two tensors whose sum the encoded one is to become, by a compressor that says `makes_sum`; or
             None, and then it is made. The first may be a difference that is not made either.
         difference: what is encoded, not made yet, for a compressor that says `makes_difference`; or None.
+        shard_size: entries of each rank's part of what is encoded, where all are coded at once, each on its
+            own, by a compressor that can; or None.
         optimizer_state: what the optimizers keep of each tensor of a bucket under the first of some names
             that is there: the tensor itself, which may be written into, if sharded this rank's; None where
             it is not trained yet.
@@ -105,6 +107,7 @@ class Context:
     out: Tensor | None = None
     terms: tuple[Tensor | Difference, Tensor] | None = None
     difference: Difference | None = None
+    shard_size: int | None = None
     optimizer_state: Callable[[Bucket, Sequence[str]], list[Tensor | None]] = _no_optimizer
 
     def at(self, **changed: Any) -> Context:

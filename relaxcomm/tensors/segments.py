@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -72,6 +73,8 @@ class Segments:
         numel: entries of the tensor.
         block_size: entries of a block, or None.
         sizes: entries of each segment, none of them 0, if there is no block size.
+        shard_size: entries of each shard that is coded on its own, from whose beginning blocks are counted;
+            the last one may be shorter. None where all are coded together.
 
     Example:
         >>> from relaxcomm.plugin import Segments
@@ -82,11 +85,39 @@ class Segments:
     numel: int
     block_size: int | None
     sizes: tuple[int, ...] = ()
+    shard_size: int | None = None
 
-    @property
+    @functools.cached_property
     def count(self) -> int:
         """How many segments there are."""
+        if self.shard_size is not None:
+            return sum(shard.count for shard in self.shards)
         return len(self.sizes) if self.block_size is None else -(-self.numel // self.block_size)
+
+    @functools.lru_cache(maxsize=256)  # noqa: B019  segments are a few small numbers
+    def cut(self, shard_size: int | None) -> Segments:
+        """The same in shards, if any are asked for; of a segment that lies in two, each has its own."""
+        if shard_size is None:
+            return self
+        if self.block_size is not None:
+            return replace(self, shard_size=shard_size)
+        ends = {*itertools.accumulate(self.sizes), *range(0, self.numel, shard_size)}
+        sizes = tuple(end - start for start, end in itertools.pairwise(sorted(ends)))
+        return replace(self, sizes=sizes, shard_size=shard_size)
+
+    @functools.cached_property
+    def shards(self) -> tuple[Segments, ...]:
+        """Those of each shard, or these."""
+        size = self.shard_size
+        if size is None:
+            return (self,)
+        if self.block_size is not None:
+            numels = (min(size, self.numel - start) for start in range(0, self.numel, size))
+            return tuple(Segments(numel, self.block_size) for numel in numels)
+        ends = zip(itertools.accumulate(self.sizes), self.sizes, strict=True)
+        cut = itertools.groupby(ends, lambda one: (one[0] - 1) // size)
+        sizes = [tuple(size for _, size in own) for _, own in cut]
+        return tuple(Segments(sum(own), None, own) for own in sizes)
 
     @functools.lru_cache(maxsize=256)  # noqa: B019  segments are a few small numbers
     def groups(self, together: int) -> tuple[Group, ...]:

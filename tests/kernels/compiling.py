@@ -24,11 +24,11 @@ from relaxcomm.kernels.message_sums import sum_levels
 from relaxcomm.kernels.normal_threshold import normal_threshold
 from relaxcomm.kernels.segment_scales import scales_of, segment_scales
 from relaxcomm.kernels.segment_statistics import ScaleRule
-from relaxcomm.tensors.bit_packing import packed_bytes
 from relaxcomm.tensors.segments import Blocks, Segments
 
 TARGET = GPUTarget("cuda", 90, 32)
 NUMEL = 10_001  # of which a launch sees that it is no multiple of 16
+SHARD = 5008  # entries of the first of two
 OPTIONS = ("num_warps", "enable_fp_fusion")
 
 
@@ -70,22 +70,27 @@ def compile_all() -> None:
     found = magnitude_statistics(x, residual, 0.9, torch.empty(NUMEL))
     threshold = normal_threshold(found, k=10, capacity=14, quantile=3.29, fallback=True)
     compact(residual, threshold, found.largest, 14, dtype=x.dtype, subtract=True)
-    for segments, num_codes in ((Segments(NUMEL, 1024), 256), (Segments(NUMEL, None, (1, NUMEL - 1)), 3)):
+    blocks, tensors = Segments(NUMEL, 1024), Segments(NUMEL, None, (1, NUMEL - 1))
+    keys = torch.zeros(2, 2, dtype=torch.int32)
+    for segments, num_codes, key in (
+        *((blocks, 256, (1, 2)), (blocks.cut(SHARD), 256, keys)),
+        *((tensors, 3, (1, 2)), (tensors.cut(SHARD), 3, keys)),
+    ):
         rule = ScaleRule("range", num_codes, symmetric=False) if num_codes == 256 else ScaleRule("clipped", 3)
         segment_scales(x, segments, rule, residual, 0.9, torch.empty(NUMEL))
         steps = torch.zeros(2, segments.count)
         lows = steps if num_codes == 256 else None
         scales = scales_of(steps[0], None if lows is None else lows[0], num_codes)
-        pack_levels(residual, scales, segments, num_codes, (1, 2), dtype=x.dtype, subtract=True)
-        codes = torch.zeros(2, packed_bytes(NUMEL, num_codes), dtype=torch.uint8)
+        codes = pack_levels(residual, scales, segments, num_codes, key, dtype=x.dtype, subtract=True)
+        codes = codes.new_zeros(2, len(codes))
         sum_levels(codes, steps, lows, torch.ones(2), segments, num_codes)
     evenly = Segments(NUMEL - 1, 1024)  # messages so far apart that each begins where it can be read at once
     sum_levels(codes.new_zeros(2, evenly.numel), *torch.zeros(2, 2, 10), torch.ones(2), evenly, 256)
-    quantize_blocks(x, Segments(NUMEL, 1024), 255, None, symmetric=True)
+    quantize_blocks(x, blocks, 255, None, symmetric=True)
+    quantize_blocks(x, blocks.cut(SHARD), 256, keys, residual=residual, out=torch.empty(NUMEL))
     quantize_blocks(x, Segments(NUMEL, 1000), 256, (1, 2), residual=residual, out=torch.empty(NUMEL))
-    for blocks in ((Blocks(0, 4, NUMEL // 4, 3),), (Blocks(0, NUMEL // 16, 16, 1), Blocks(0, 1, 3, 1))):
-        largest_in_blocks(x, blocks)
-    tensors = Segments(NUMEL, None, (1, NUMEL - 1))
+    for chosen in ((Blocks(0, 4, NUMEL // 4, 3),), (Blocks(0, NUMEL // 16, 16, 1), Blocks(0, 1, 3, 1))):
+        largest_in_blocks(x, chosen)
     pack_nonnegative(x, tensors)
     pack_nonnegative(residual, tensors, dtype=x.dtype, subtract=torch.zeros(2))
 

@@ -7,47 +7,44 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relaxcomm.kernels.code_lanes import CodeLanes, fraction_bits
+from relaxcomm.kernels.code_lanes import fraction_bits
 from relaxcomm.kernels.compiled.triton_feedback import summed, write
-from relaxcomm.kernels.compiled.triton_lanes import are_before, has_all, lane_places, lane_tile
+from relaxcomm.kernels.compiled.triton_lanes import are_before, has_all, lane_launch, lane_places, shard_of
 from relaxcomm.kernels.compiled.triton_levels import levels_between, origins
-from relaxcomm.kernels.compiled.triton_rounding import rounded
+from relaxcomm.kernels.compiled.triton_rounding import key_numbers, rounded, shard_key
 from relaxcomm.kernels.levels import moves_to_zero
-from relaxcomm.kernels.philox import Key
+from relaxcomm.kernels.philox import Keys
+from relaxcomm.tensors.segments import Segments
 
 
 def launch(
     tensor: Tensor,
-    lanes: CodeLanes,
+    segments: Segments,
     num_codes: int,
     symmetric: bool,
-    key: Key | None,
+    key: Keys | None,
     residual: Tensor | None,
     decay: float,
     out: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Codes, steps, and lows unless the levels lie around 0."""
-    count = -(-lanes.numel // lanes.row)
-    codes = torch.empty(lanes.num_bytes, dtype=torch.uint8, device=tensor.device)
-    steps = torch.empty(count, dtype=torch.float32, device=tensor.device)
+    codes = torch.empty(segments.numel, dtype=torch.uint8, device=tensor.device)
+    steps = torch.empty(segments.count, dtype=torch.float32, device=tensor.device)
     lows = steps[:0] if symmetric else torch.empty_like(steps)
     bits = fraction_bits(num_codes, has_lows=not symmetric)
-    programs, rows, columns = lane_tile(lanes)
-    _quantize[(programs,)](
+    grid, sizes, constants = lane_launch(segments, num_codes, None)
+    _quantize[grid](
         tensor,
         tensor if residual is None else residual,
         tensor if out is None else out,
         decay,
         *(codes, steps, lows),
-        *(lanes.numel, lanes.lanes, count),
-        *(key or (0, 0)),
+        *sizes,
+        *key_numbers(key),
         HAS_RESIDUAL=residual is not None,
         IS_SYMMETRIC=symmetric,
         IS_MOVED=moves_to_zero(num_codes, symmetric=symmetric),
-        PARTS=lanes.parts,
-        ROW=lanes.row,
-        ROWS=rows,
-        COLUMNS=columns,
+        **{name: constants[name] for name in ("PARTS", "ROW", "ROWS", "COLUMNS", "IS_SHARDED")},
         LAST=num_codes - 1,
         IS_DRAWN=key is not None,
         BITS=bits,
@@ -67,7 +64,7 @@ def _extremes(value, inside):
     return tl.where(spoilt, float("nan"), low), tl.where(spoilt, float("nan"), high)
 
 
-@triton.jit(do_not_specialize=["decay", "count", "key_low", "key_high"])
+@triton.jit(do_not_specialize=["decay", "key_low", "key_high"])
 def _quantize(
     tensor_ptr,
     residual_ptr,
@@ -77,8 +74,11 @@ def _quantize(
     steps_ptr,
     lows_ptr,
     numel,
+    size,
+    num_bytes,
     num_lanes,
-    count,
+    last_bytes,
+    last_lanes,
     key_low,
     key_high,
     HAS_RESIDUAL: tl.constexpr,
@@ -88,12 +88,25 @@ def _quantize(
     ROW: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    IS_SHARDED: tl.constexpr,
     LAST: tl.constexpr,
     IS_DRAWN: tl.constexpr,
     BITS: tl.constexpr,
     UPPER: tl.constexpr,
 ):
-    """A program some blocks of every part, each read once."""
+    """A program some blocks of every part of a shard, each read once."""
+    if IS_SHARDED:
+        begin, skipped, block, numel, num_bytes, num_lanes = shard_of(
+            numel, size, num_bytes, num_lanes, last_bytes, last_lanes, ROW
+        )
+        tensor_ptr += begin
+        residual_ptr += begin
+        out_ptr += begin
+        codes_ptr += skipped
+        steps_ptr += block
+        lows_ptr += block
+        if IS_DRAWN:
+            key_low, key_high = shard_key(key_low, key_high)
     base, place, there = lane_places(ROW, ROWS, COLUMNS)
     there = there & are_before(place, num_lanes - base, ROWS, COLUMNS)
     begins = tl.arange(0, ROWS) * ROW
@@ -106,7 +119,7 @@ def _quantize(
         low, high = _extremes(value, inside)
         step, inverse, low = levels_between(low, high, IS_SYMMETRIC, IS_MOVED, LAST)
         own = first // ROW + tl.arange(0, ROWS)
-        known = (own < count) & (base + begins < num_lanes)
+        known = (own * ROW < numel) & (base + begins < num_lanes)
         tl.store(steps_ptr + own, step, mask=known)
         if IS_SYMMETRIC:
             zero = tl.full((1, 1), LAST // 2, tl.float32)

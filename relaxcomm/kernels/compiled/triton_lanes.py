@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relaxcomm.kernels.code_lanes import CodeLanes
+from relaxcomm.kernels.code_lanes import CodeLanes, code_lanes
 from relaxcomm.kernels.launch_sizes import next_power_of_two
 from relaxcomm.tensors.segments import Segments
 
@@ -21,17 +21,19 @@ def lane_tile(lanes: CodeLanes) -> tuple[int, int, int]:
 
 
 def lane_launch(
-    lanes: CodeLanes, segments: Segments, offsets: Tensor | None
-) -> tuple[int, dict[str, int | None]]:
-    """Programs, and the constants by which each finds its lanes and their segments.
+    segments: Segments, num_codes: int, offsets: Tensor | None
+) -> tuple[tuple[int, int], tuple[int, ...], dict[str, int | None]]:
+    """The grid, and the numbers and constants by which each program finds its lanes and their segments.
 
     Args:
-        lanes: of the message.
-        segments: of its entries.
+        segments: of the entries, which are those of one message or of one a shard.
+        num_codes: 2 to 256.
         offsets: where each segment begins; None where all are blocks of one size.
     """
+    lanes, last = (code_lanes(segments.shards[index], num_codes) for index in (0, -1))
     programs, rows, columns = lane_tile(lanes)
-    return programs, {
+    sizes = segments.numel, lanes.numel, lanes.num_bytes, lanes.lanes, last.num_bytes, last.lanes
+    constants = {
         "BASE": lanes.base,
         "DIGITS": lanes.digits,
         "PARTS": lanes.parts,
@@ -40,7 +42,24 @@ def lane_launch(
         "COLUMNS": columns,
         "BLOCK": 0 if offsets is not None else segments.block_size,
         "SEARCHES": 0 if offsets is None else len(offsets).bit_length(),
+        "IS_SHARDED": segments.shard_size is not None,
     }
+    return (programs, len(segments.shards)), sizes, constants
+
+
+@triton.jit
+def shard_of(numel, size, num_bytes, num_lanes, last_bytes, last_lanes, BLOCK: tl.constexpr):
+    """Where the entries, bytes and blocks of a program's shard begin, and how many entries, bytes and lanes
+    it has: as many as others, unless it is the last.
+    """
+    shard = tl.program_id(1).to(tl.int64)
+    begin, skipped, first = shard * size, shard * num_bytes, shard * 0
+    if BLOCK > 0:
+        first = shard * tl.cdiv(size, BLOCK)
+    is_last = shard == tl.num_programs(1) - 1
+    num_bytes = tl.where(is_last, last_bytes, num_bytes)
+    num_lanes = tl.where(is_last, last_lanes, num_lanes)
+    return begin, skipped, first, tl.minimum(numel - begin, size), num_bytes, num_lanes
 
 
 @triton.jit
@@ -89,6 +108,8 @@ def segment_of(
     place,
     inside,
     numel,
+    begin,
+    first,
     offsets_ptr,
     count,
     ROW: tl.constexpr,
@@ -97,19 +118,25 @@ def segment_of(
     BLOCK: tl.constexpr,
     SEARCHES: tl.constexpr,
 ):
-    """The segment of each entry, or of each row if rows are blocks, and which of them there are."""
+    """The segment of each entry, or of each row if rows are blocks, and which of them there are.
+
+    Blocks are counted from the first of a shard, places in the table from the first entry of all.
+    """
     if ROW > 0:
-        own = start // ROW + tl.arange(0, ROWS)
-        known = own < count
+        block = start // ROW + tl.arange(0, ROWS)
+        own = first + block
+        known = block * ROW < numel
     elif BLOCK > 0:
-        own = (start + place) // BLOCK
+        own = first + (start + place) // BLOCK
         known = inside
     else:
         # Most often one segment has them all, so others are looked for one by one.
-        first = _segment_at(start, offsets_ptr, count, SEARCHES)
-        last = _segment_at(tl.minimum(start + ROWS * COLUMNS, numel) - 1, offsets_ptr, count, SEARCHES)
-        own = first + place * 0
-        for segment in range(first + 1, last + 1):
+        end = begin + tl.minimum(start + ROWS * COLUMNS, numel)
+        start += begin
+        low = _segment_at(start, offsets_ptr, count, SEARCHES)
+        last = _segment_at(end - 1, offsets_ptr, count, SEARCHES)
+        own = low + place * 0
+        for segment in range(low + 1, last + 1):
             own += (start + place >= tl.load(offsets_ptr + segment)).to(tl.int64)
         known = inside
     return own, known

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relaxcomm.kernels.code_lanes import CodeLanes, fraction_bits
+from relaxcomm.kernels.code_lanes import fraction_bits
 from relaxcomm.kernels.compiled.triton_feedback import read, write
 from relaxcomm.kernels.compiled.triton_lanes import (
     are_before,
@@ -16,9 +16,10 @@ from relaxcomm.kernels.compiled.triton_lanes import (
     lane_places,
     scale_of,
     segment_of,
+    shard_of,
 )
-from relaxcomm.kernels.compiled.triton_rounding import rounded
-from relaxcomm.kernels.philox import Key
+from relaxcomm.kernels.compiled.triton_rounding import key_numbers, rounded, shard_key
+from relaxcomm.kernels.philox import Keys
 from relaxcomm.kernels.segment_statistics import offsets_of
 from relaxcomm.tensors.segments import Segments
 
@@ -29,23 +30,23 @@ def launch(
     tensor: Tensor,
     scales: tuple[Tensor | None, tuple[Tensor, Tensor] | None, Tensor | None, Tensor | None],
     segments: Segments,
-    lanes: CodeLanes,
     num_codes: int,
-    key: Key | None,
+    key: Keys | None,
     dtype: torch.dtype,
 ) -> Tensor:
-    """The packed codes.
+    """The packed codes, those of each shard behind those before it.
 
     Scales are of each segment the inverse step (None for one bit: whether an entry is 0 or more), the
     `origins` and the low (None if levels lie around 0), and the step (None where nothing is subtracted).
     """
-    out = torch.empty(lanes.num_bytes, dtype=torch.uint8, device=tensor.device)
     inverses, origins, lows, steps = scales
     offsets = None if segments.block_size else offsets_of(segments, tensor.device)
     shifts, zeros = origins or (tensor, tensor)
     bits = fraction_bits(num_codes, has_lows=origins is not None)
-    programs, constants = lane_launch(lanes, segments, offsets)
-    _pack[(programs,)](
+    grid, sizes, constants = lane_launch(segments, num_codes, offsets)
+    _, _, num_bytes, _, last_bytes, _ = sizes
+    out = torch.empty((grid[1] - 1) * num_bytes + last_bytes, dtype=torch.uint8, device=tensor.device)
+    _pack[grid](
         tensor,
         tensor if inverses is None else inverses,
         *(shifts, zeros),
@@ -53,8 +54,8 @@ def launch(
         tensor if steps is None else steps,
         tensor if offsets is None else offsets,
         out,
-        *(lanes.numel, lanes.num_bytes, lanes.lanes, segments.count),
-        *(key or (0, 0)),
+        *(*sizes, segments.count),
+        *key_numbers(key),
         **constants,
         IS_SIGN=inverses is None,
         SUBTRACTS=steps is not None,
@@ -82,8 +83,11 @@ def _pack(
     offsets_ptr,
     out_ptr,
     numel,
+    size,
     num_bytes,
     num_lanes,
+    last_bytes,
+    last_lanes,
     count,
     key_low,
     key_high,
@@ -95,6 +99,7 @@ def _pack(
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
     SEARCHES: tl.constexpr,
+    IS_SHARDED: tl.constexpr,
     IS_SIGN: tl.constexpr,
     SUBTRACTS: tl.constexpr,
     DTYPE: tl.constexpr,
@@ -105,7 +110,16 @@ def _pack(
     BITS: tl.constexpr,
     UPPER: tl.constexpr,
 ):
-    """A program some lanes of every part."""
+    """A program some lanes of every part of a shard."""
+    begin, block = 0, 0
+    if IS_SHARDED:
+        begin, skipped, block, numel, num_bytes, num_lanes = shard_of(
+            numel, size, num_bytes, num_lanes, last_bytes, last_lanes, BLOCK
+        )
+        tensor_ptr += begin
+        out_ptr += skipped
+        if IS_DRAWN:
+            key_low, key_high = shard_key(key_low, key_high)
     base, place, there = lane_places(ROW, ROWS, COLUMNS)
     there = there & are_before(place, num_lanes - base, ROWS, COLUMNS)
     for part in tl.static_range(PARTS):
@@ -121,7 +135,19 @@ def _pack(
             value = held.to(DTYPE).to(tl.float32)
             if SUBTRACTS or not IS_SIGN:
                 own, known = segment_of(
-                    start, place, inside, numel, offsets_ptr, count, ROW, ROWS, COLUMNS, BLOCK, SEARCHES
+                    start,
+                    place,
+                    inside,
+                    numel,
+                    begin,
+                    block,
+                    offsets_ptr,
+                    count,
+                    ROW,
+                    ROWS,
+                    COLUMNS,
+                    BLOCK,
+                    SEARCHES,
                 )
             if IS_SIGN:
                 code = (value >= 0).to(tl.int32)

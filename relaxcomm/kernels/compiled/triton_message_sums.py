@@ -7,7 +7,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relaxcomm.kernels.code_lanes import CodeLanes
 from relaxcomm.kernels.compiled.triton_feedback import write
 from relaxcomm.kernels.compiled.triton_lanes import (
     are_before,
@@ -16,6 +15,7 @@ from relaxcomm.kernels.compiled.triton_lanes import (
     lane_places,
     scale_of,
     segment_of,
+    shard_of,
 )
 from relaxcomm.tensors.segments import Segments
 
@@ -27,20 +27,19 @@ def launch(
     weights: Tensor,
     offsets: Tensor | None,
     segments: Segments,
-    lanes: CodeLanes,
     num_codes: int,
 ) -> Tensor:
     """The weighted sum of the levels, `[numel]` float32."""
-    out = torch.empty(lanes.numel, dtype=torch.float32, device=codes.device)
-    programs, constants = lane_launch(lanes, segments, offsets)
-    _sum[(programs,)](
+    out = torch.empty(segments.numel, dtype=torch.float32, device=codes.device)
+    grid, sizes, constants = lane_launch(segments, num_codes, offsets)
+    _sum[grid](
         codes,
         steps,
         steps if lows is None else lows,
         weights,
         codes if offsets is None else offsets,
         out,
-        *(lanes.numel, lanes.num_bytes, lanes.lanes, segments.count, len(codes)),
+        *(*sizes, segments.count, len(codes)),
         *(codes.stride(0), steps.stride(0), 0 if lows is None else lows.stride(0)),
         MIDDLE=(num_codes - 1) / 2,
         **constants,
@@ -60,8 +59,11 @@ def _sum(
     offsets_ptr,
     out_ptr,
     numel,
+    size,
     num_bytes,
     num_lanes,
+    last_bytes,
+    last_lanes,
     count,
     num_workers,
     codes_stride,
@@ -76,9 +78,17 @@ def _sum(
     COLUMNS: tl.constexpr,
     BLOCK: tl.constexpr,
     SEARCHES: tl.constexpr,
+    IS_SHARDED: tl.constexpr,
     HAS_LOWS: tl.constexpr,
 ):
-    """A program some lanes of every part, of all workers."""
+    """A program some lanes of every part of a shard, of all workers."""
+    begin, block = 0, 0
+    if IS_SHARDED:
+        begin, skipped, block, numel, num_bytes, num_lanes = shard_of(
+            numel, size, num_bytes, num_lanes, last_bytes, last_lanes, BLOCK
+        )
+        codes_ptr += skipped
+        out_ptr += begin
     base, place, there = lane_places(ROW, ROWS, COLUMNS)
     there = there & are_before(place, num_lanes - base, ROWS, COLUMNS)
     for digit in tl.static_range(DIGITS):
@@ -90,7 +100,19 @@ def _sum(
             last = tl.minimum(num_bytes - first, numel - start)
             is_whole = has_all(tl.minimum(num_lanes - base, last), ROW, ROWS, COLUMNS)
             own, known = segment_of(
-                start, place, inside, numel, offsets_ptr, count, ROW, ROWS, COLUMNS, BLOCK, SEARCHES
+                start,
+                place,
+                inside,
+                numel,
+                begin,
+                block,
+                offsets_ptr,
+                count,
+                ROW,
+                ROWS,
+                COLUMNS,
+                BLOCK,
+                SEARCHES,
             )
             total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
             for worker in range(num_workers):

@@ -4,6 +4,23 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from torch import Tensor
+
+from relaxcomm.kernels.philox import Keys
+
+
+def key_numbers(key: Keys | None) -> tuple[int | Tensor, int | Tensor]:
+    """The two numbers of a key as a kernel takes them: 0 of none, the table of all shards' twice."""
+    if key is None:
+        return 0, 0
+    return (key, key) if isinstance(key, Tensor) else key
+
+
+@triton.jit
+def shard_key(low_ptr, high_ptr):
+    """The two numbers of the key of a program's shard."""
+    shard = tl.program_id(1)
+    return tl.load(low_ptr + 2 * shard), tl.load(high_ptr + 2 * shard + 1)
 
 
 @triton.jit

@@ -12,6 +12,7 @@ from torch import Tensor
 from relaxcomm.kernels.code_lanes import LONGEST_ROW
 from relaxcomm.kernels.compiled import triton_segment_statistics
 from relaxcomm.kernels.compiled.triton_feedback import corrected
+from relaxcomm.kernels.compiled.triton_lanes import shard_of
 from relaxcomm.kernels.compiled.triton_levels import inverse_steps, levels_between, origins
 from relaxcomm.kernels.compiled.triton_segment_statistics import bounds_of, number_or_infinity
 from relaxcomm.kernels.launch_sizes import next_power_of_two
@@ -35,7 +36,6 @@ def launch(
     count, block = segments.count, segments.block_size or 0
     made = torch.empty(2 if rule.symmetric else 5, count, dtype=torch.float32, device=tensor.device)
     constants = {
-        "BLOCK": block,
         "KIND": rule.kind,
         "FACTOR": rule.factor,
         "IS_SYMMETRIC": rule.symmetric,
@@ -45,13 +45,15 @@ def launch(
     }
     if 0 < block <= LONGEST_ROW:
         columns = next_power_of_two(block)
-        rows = max(1, _BLOCKS // columns)
-        _blocks[(-(-count // rows),)](
+        rows, shard = max(1, _BLOCKS // columns), segments.shards[0]
+        _blocks[(-(-shard.count // rows), len(segments.shards))](
             tensor,
             tensor if residual is None else residual,
             tensor if out is None else out,
-            *(decay, made, segments.numel, count),
+            *(decay, made, segments.numel, shard.numel, count),
             **constants,
+            BLOCK=block,
+            IS_SHARDED=segments.shard_size is not None,
             HAS_RESIDUAL=residual is not None,
             ROWS=rows,
             COLUMNS=columns,
@@ -64,6 +66,7 @@ def launch(
         _scales[(-(-count // rows),)](
             *(*found, made if offsets is None else offsets, made, segments.numel, count, parts),
             **constants,
+            BLOCK=block if offsets is None else 0,
             ROWS=rows,
             COLUMNS=columns,
             num_warps=4,
@@ -126,6 +129,7 @@ def _blocks(
     decay,
     out_ptr,
     numel,
+    size,
     count,
     BLOCK: tl.constexpr,
     KIND: tl.constexpr,
@@ -133,12 +137,19 @@ def _blocks(
     IS_SYMMETRIC: tl.constexpr,
     IS_MOVED: tl.constexpr,
     LAST: tl.constexpr,
+    IS_SHARDED: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """A program some blocks, each of which it reads as a whole."""
+    """A program some blocks of a shard, each of which it reads as a whole."""
     count = count.to(tl.int64)
+    if IS_SHARDED:
+        begin, _, first, numel, _, _ = shard_of(numel, size, 0, 0, 0, 0, BLOCK)
+        tensor_ptr += begin
+        residual_ptr += begin
+        corrected_ptr += begin
+        out_ptr += first
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
     entry = row[:, None] * BLOCK + column[None, :]
@@ -146,7 +157,7 @@ def _blocks(
     is_whole = (COLUMNS == BLOCK) & ((tl.program_id(0).to(tl.int64) + 1) * (ROWS * BLOCK) <= numel)
     value = corrected(tensor_ptr, residual_ptr, corrected_ptr, entry, inside, is_whole, decay, HAS_RESIDUAL)
     exact = value.to(tl.float64)
-    there = row < count
+    there = row * BLOCK < numel
     start, stop = bounds_of(row, out_ptr, numel, there, BLOCK)
     _store_scales(
         out_ptr,

@@ -19,11 +19,11 @@ def launch(
     tensor: Tensor, segments: Segments, residual: Tensor | None, decay: float, out: Tensor | None
 ) -> tuple[tuple[Tensor, ...], int, Tensor | None]:
     """Least and largest entry that is a number, the sums of sizes and squares, of as many parts of each
-    segment, and where segments begin if they have no common size.
+    segment, and where segments begin if no common size tells.
     """
-    block = segments.block_size or 0
+    block = 0 if segments.shard_size else segments.block_size or 0
     offsets = None if block else offsets_of(segments, tensor.device)
-    longest = block or max(segments.sizes)
+    longest = segments.block_size or max(segments.sizes)
     parts = max(1, min(-(-longest // _TILE), _MOST_PROGRAMS // segments.count))
     programs = segments.count * parts
     types = torch.float32, torch.float32, torch.float64, torch.float64

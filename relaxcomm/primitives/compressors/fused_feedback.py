@@ -6,7 +6,7 @@ from abc import abstractmethod
 
 from torch import Tensor
 
-from relaxcomm.kernels.dispatch import is_for_kernels
+from relaxcomm.kernels.dispatch import is_for_kernels, uses_triton
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
 from relaxcomm.roles import Compressor, Context, Parts
 from relaxcomm.tensors.messages import Message
@@ -46,3 +46,7 @@ class QuantizedFeedback(FusedFeedback):
 
     def takes_feedback(self, tensor: Tensor) -> bool:
         return is_for_kernels(tensor)
+
+    def takes_shards(self, tensor: Tensor) -> bool:
+        """Whether `cx.shard_size` may be given: in Triton a shard takes no launch."""
+        return is_for_kernels(tensor) and uses_triton(tensor)

@@ -115,6 +115,9 @@ class quantize(UniformQuantizer):
     def _suits_kernels(self, tensor: Tensor) -> bool:
         return super()._suits_kernels(tensor) or self._takes_blocks(tensor)
 
+    def takes_shards(self, tensor: Tensor) -> bool:
+        return super().takes_shards(tensor) and not isinstance(self.bits, piecewise)
+
     def _takes_blocks(self, tensor: Tensor) -> bool:
         blocks = Segments(tensor.numel(), self.block_size)
         return takes_blocks(tensor, blocks, self.num_codes, is_drawn=self.stochastic)
@@ -132,7 +135,7 @@ class quantize(UniformQuantizer):
     ) -> Quantized:
         if not self._takes_blocks(tensor):
             return super()._in_kernels(cx, tensor, residual, decay, out)
-        segments = self.segments(cx, tensor.numel())
+        segments = self.segments(cx, tensor.numel()).cut(cx.shard_size)
         codes, steps, lows = quantize_blocks(
             *(tensor, segments, self.num_codes, self._key(cx, tensor)),
             symmetric=self.symmetric,

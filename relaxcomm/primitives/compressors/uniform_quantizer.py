@@ -8,20 +8,22 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
-from relaxcomm.kernels.code_lanes import fraction_bits
+from relaxcomm.kernels.code_lanes import fraction_bits, is_one_layer
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.level_packing import pack_levels
 from relaxcomm.kernels.levels import inverse_steps, origins
-from relaxcomm.kernels.philox import Key, key_of
+from relaxcomm.kernels.philox import Keys, key_of
 from relaxcomm.kernels.segment_scales import segment_scales
 from relaxcomm.kernels.segment_statistics import ScaleRule
 from relaxcomm.primitives.compressors.fused_feedback import QuantizedFeedback
 from relaxcomm.roles import Coding, CompressorFacts, Context, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.bit_packing import pack_codes, packed_bytes
+from relaxcomm.tensors.host_copies import on_device
 from relaxcomm.tensors.messages import QUANTIZED, Quantized
 from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.segments import Segments, chunk_size
+from relaxcomm.tensors.shards import shards_of
 
 QUANTIZER_FACTS = CompressorFacts(
     kinds=frozenset({QUANTIZED}),
@@ -86,6 +88,9 @@ class UniformQuantizer(QuantizedFeedback):
     def takes_feedback(self, tensor: Tensor) -> bool:
         return self._suits_kernels(tensor)
 
+    def takes_shards(self, tensor: Tensor) -> bool:
+        return super().takes_shards(tensor) and is_one_layer(self.num_codes)
+
     def _suits_kernels(self, tensor: Tensor) -> bool:
         """Whether kernels make the message."""
         return is_for_kernels(tensor)
@@ -122,7 +127,7 @@ class UniformQuantizer(QuantizedFeedback):
         out: Tensor | None = None,
     ) -> Quantized:
         """The message, with feedback or without; how many kernels run does not depend on the segments."""
-        segments = self.segments(cx, tensor.numel())
+        segments = self.segments(cx, tensor.numel()).cut(cx.shard_size)
         scales = segment_scales(tensor, segments, self.scale_rule, residual, decay, out)
         codes = pack_levels(
             tensor if out is None else out,
@@ -133,9 +138,15 @@ class UniformQuantizer(QuantizedFeedback):
         steps, lows = scales.steps, scales.steps[:0] if scales.lows is None else scales.lows
         return Quantized(codes, steps, lows, self.num_codes, segments)
 
-    def _key(self, cx: Context, tensor: Tensor) -> Key | None:
-        """The key of this step's random words, if entries are drawn."""
-        return key_of(cx.number(self.seed, tensor.numel())) if self.stochastic else None
+    def _key(self, cx: Context, tensor: Tensor) -> Keys | None:
+        """The key of this step's random words, or one for each shard, if entries are drawn."""
+        if not self.stochastic:
+            return None
+        if cx.shard_size is None:
+            return key_of(cx.number(self.seed, tensor.numel()))
+        shards = [(start, shard.numel()) for start, shard in shards_of(tensor, cx.membership.world_size)]
+        keys = [key_of(cx.part(start, numel).number(self.seed, numel)) for start, numel in shards]
+        return on_device(torch.tensor(keys, dtype=torch.int32), tensor.device)
 
     def segments_bytes(self, numel: int, num_segments: int, element_bytes: int) -> int:
         """Bytes of a message whose entries have `num_segments` scales."""

@@ -14,16 +14,13 @@ from relaxcomm.kernels.device_numbers import device_numbers
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.level_packing import pack_nonnegative
 from relaxcomm.kernels.message_sums import stacked, sum_levels
-from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
-from relaxcomm.primitives.exchanges.scatter_gather import gather, scatter, scatter_gather
+from relaxcomm.primitives.exchanges.message_rows import gather, scatter
+from relaxcomm.primitives.exchanges.scatter_gather import scatter_gather
+from relaxcomm.primitives.exchanges.shard_codings import shard_codings
 from relaxcomm.primitives.exchanges.sharded_exchange import ShardedExchange
 from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.bit_packing import pack_codes, unpack_codes
 from relaxcomm.tensors.messages import SIGNS, Message, Signs
-from relaxcomm.tensors.shards import (
-    NestedState,
-    shards_of,
-)
 
 
 @frozen
@@ -52,23 +49,11 @@ class vote(ShardedExchange):
     )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        rank, num_shards = cx.membership.rank, cx.membership.world_size
-        shards = shards_of(tensor, num_shards)
-        messages = [
-            next(
-                compressor.encode_decode(
-                    cx.part(start, shard.numel()), shard, NestedState(state, index), keep_sent=False
-                )
-            )
-            for index, (start, shard) in enumerate(shards)
-        ]
+        rank, shards = cx.membership.rank, shard_codings(cx, tensor, compressor, state)
+        messages = shards.messages
         received = yield from scatter(messages)
-        rows = yield from gather(_majority(messages[rank], received, rank), received.shape[1])
-        votes = [
-            sum_quantized(((1.0, message.unpack(row)),), shard)
-            for (_, shard), message, row in zip(shards, messages, rows, strict=True)
-        ]
-        return torch.cat(votes)
+        rows = yield from gather(_majority(messages[rank], received, rank), messages)
+        return shards.decoded([one.unpack(row) for one, row in zip(messages, rows, strict=True)])
 
 
 def _majority(local: Message, rows: Tensor, rank: int) -> Signs:

@@ -46,8 +46,12 @@ class Message(ABC):
 
     def pack(self) -> Tensor:
         """The message as bytes, `[n]` uint8; n depends on nothing that ranks do not share."""
-        packed = [_bytes(part) for _, part in self._parts()]
+        packed = self.pieces()
         return packed[0] if len(packed) == 1 else torch.cat(packed)
+
+    def pieces(self) -> list[Tensor]:
+        """What `pack` puts one behind the other, without a copy of it."""
+        return [piece for _, part in self._parts() for piece in _bytes(part)]
 
     def unpack(self, data: Tensor) -> Self:
         """A message like this one from the bytes of another rank's; longer data are cut."""
@@ -85,8 +89,8 @@ def _names(kind: type[Message]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
-def _bytes(part: Tensor | Message) -> Tensor:
-    return part.contiguous().view(-1).view(torch.uint8) if isinstance(part, Tensor) else part.pack()
+def _bytes(part: Tensor | Message) -> list[Tensor]:
+    return [part.contiguous().view(-1).view(torch.uint8)] if isinstance(part, Tensor) else part.pieces()
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
+import torch
 from torch import Tensor
 
 from relaxcomm.tensors import buffer_pool
-from relaxcomm.tensors.bit_packing import unpack_codes
+from relaxcomm.tensors.bit_packing import packed_bytes, unpack_codes
 from relaxcomm.tensors.messages.message import QUANTIZED, SIGNS, Message
 from relaxcomm.tensors.segments import Group, Segments, chunk_size
 
@@ -59,6 +60,25 @@ class Quantized(Message):
         """Write the entries to a tensor of the type of the steps."""
         for group, chunk, codes in self._chunks(chunk_size(self.codes)):
             self._levels(group, codes, out=chunk.rows(out))
+
+    def shards(self) -> list[Self]:
+        """The message of each shard of the segments, in the memory of this one."""
+        each = self.segments.shards
+        counts = [one.count for one in each]
+        codes = torch.split(self.codes, [packed_bytes(one.numel, self.num_codes) for one in each])
+        steps = torch.split(self.steps, counts)
+        lows = torch.split(self.lows, counts) if self.lows.numel() else [self.lows] * len(each)
+        return [
+            replace(self, codes=one, steps=step, lows=low, segments=segments)
+            for one, step, low, segments in zip(codes, steps, lows, each, strict=True)
+        ]
+
+    def of_shards(self, messages: Sequence[Message]) -> Self:
+        """A message like this one from those of its shards."""
+        codes, steps, lows = (
+            torch.cat([getattr(one, name) for one in messages]) for name in ("codes", "steps", "lows")
+        )
+        return replace(self, codes=codes, steps=steps, lows=lows)
 
     def _chunks(self, size: int) -> Iterator[tuple[Group, Group, Tensor]]:
         """Parts of about so many entries with the segments that they belong to, and their codes."""
