@@ -127,3 +127,18 @@ def test_launches_do_not_grow_with_the_number_of_ranks(name, around, kernels):
         found.append(dict(gpu.work.kernels))
     assert found[0] == found[1]
     assert sum(found[0].values()) < 20
+
+
+@pytest.mark.skipif(HAS_GPU, reason="what a pretended GPU holds is for Triton's interpreter")
+def test_numbers_in_gathered_rows_of_an_odd_length_take_no_launch_a_rank(kernels):
+    coder, found = CODERS["minmax_uint8"], []
+    for size in (2, 8):
+        with PretendGpu() as gpu, implementation("triton"), np.errstate(all="ignore"):
+            x = entries(NUMEL + 1).to("cuda")
+            run = primitives.all_gather().run(context(0, size), x, coder, {})
+            sent = next(run).tensor
+            gpu.work.clear()
+            with pytest.raises(StopIteration):
+                run.send(received([sent] * size, gpu))
+        found.append(dict(gpu.work.kernels))
+    assert found[0] == found[1]

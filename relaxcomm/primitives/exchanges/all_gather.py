@@ -10,7 +10,8 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import AllGather
 from relaxcomm.primitives.exchanges.all_reduce import all_reduce
-from relaxcomm.primitives.exchanges.message_rounds import Combining, coded, received
+from relaxcomm.primitives.exchanges.message_rounds import Combining, coded
+from relaxcomm.primitives.exchanges.message_rows import received_rows
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.messages import ALL_KINDS, MAXIMUM, Message
 from relaxcomm.topology import Topology
@@ -51,5 +52,5 @@ class all_gather(Exchange):
 
 def _gathered(message: Message) -> Combining:
     """The messages of all ranks, each with an equal weight."""
-    rows = yield from received(AllGather(message.pack()))
+    rows = yield from received_rows(AllGather(message.pack()))
     return [(1 / len(rows), message.unpack(row)) for row in rows]
