@@ -52,5 +52,5 @@ class all_gather(Exchange):
 
 def _gathered(message: Message) -> Combining:
     """The messages of all ranks, each with an equal weight."""
-    rows = yield from received_rows(AllGather(message.pack()))
+    rows = yield from received_rows(AllGather(message.pack()), message)
     return [(1 / len(rows), message.unpack(row)) for row in rows]

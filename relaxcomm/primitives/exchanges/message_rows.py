@@ -13,26 +13,24 @@ from relaxcomm.primitives.exchanges.message_rounds import received
 from relaxcomm.roles import Exchanging
 from relaxcomm.tensors.messages import Message
 
-_ALIGNED = 8  # bytes, of the widest number
-
 
 def scatter(messages: Sequence[Message]) -> Exchanging:
     """Send each rank the message of its part; those of smaller parts are filled up with zeros."""
-    return received_rows(AllToAll(_rows(messages, _width(messages))))
+    return received_rows(AllToAll(_rows(messages, _width(messages))), messages[0])
 
 
 def gather(message: Message, like: Sequence[Message]) -> Exchanging:
     """Send all ranks a message, filled up as it would be among some that were scattered; those of all."""
-    return received_rows(AllGather(_rows([message], _width(like))[0]))
+    return received_rows(AllGather(_rows([message], _width(like))[0]), message)
 
 
-def received_rows(operation: AllGather | AllToAll) -> Exchanging:
-    """Yield an operation, and return the bytes that it brings, a row a rank.
+def received_rows(operation: AllGather | AllToAll, like: Message) -> Exchanging:
+    """Yield an operation, and return the messages that it brings, a row a rank.
 
-    On a GPU they are moved together where a number would have to be copied out of each row to be read.
+    On a GPU they are moved together where numbers would have to be copied out of each row to be read.
     """
     rows = yield from received(operation)
-    missing = -rows.shape[1] % _ALIGNED
+    missing = -rows.shape[1] % like.widest
     return pad(rows, (0, missing)) if missing and rows.device.type == "cuda" else rows
 
 

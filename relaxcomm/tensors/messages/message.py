@@ -70,6 +70,13 @@ class Message(ABC):
         return replace(self, **found)
 
     @property
+    def widest(self) -> int:
+        """Bytes of its widest numbers."""
+        parts = [part for _, part in self._parts()]
+        sizes = (part.widest if isinstance(part, Message) else part.element_size() for part in parts)
+        return max(sizes, default=1)
+
+    @property
     def num_bytes(self) -> int:
         """Length of what `pack` returns."""
         return sum(part.num_bytes if isinstance(part, Message) else part.nbytes for _, part in self._parts())
