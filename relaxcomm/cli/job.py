@@ -28,7 +28,7 @@ from relaxcomm.system.mpi import unread_processes
 from relaxcomm.system.slurm import follow_srun
 from relaxcomm.system.telling import tell
 from relaxcomm.tasks.task_loader import TaskFactory, find_task
-from relaxcomm.training import devices, trainer
+from relaxcomm.training import devices
 from relaxcomm.training.results import Result
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file.", show_default=False)]
@@ -102,9 +102,12 @@ class Job:
         configured_task(loaded, self.origin)
         loaded.membership.read_secret()
         if not is_worker():  # workers that a launcher started compare what is wrong when they attach
-            loaded.check_world_size(loaded.workers)
-            loaded.check_losses(loaded.workers)
-            check_quorum(loaded, loaded.workers)
+            with self.origin.told("topology"):
+                loaded.check_world_size(loaded.workers)
+            with self.origin.told("membership"):
+                loaded.check_losses(loaded.workers)
+            with self.origin.told("membership", "quorum"):
+                check_quorum(loaded, loaded.workers)
         if self.link is not None and loaded.workers == 1:
             raise ConfigError("--link slows what workers send to each other, and workers is 1; start more")
         if loaded.output is not None:
@@ -118,6 +121,8 @@ class Job:
 
     def train(self) -> Result:
         """Train on this rank; what each worker does."""
+        from relaxcomm.training import trainer  # which other commands do without
+
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the command has said what there is to say of the configuration
             loaded = self.load()
@@ -129,10 +134,8 @@ def configured_task(loaded: Config, origin: Origin) -> TaskFactory:
 
     Raises: ConfigError, naming the place where the configuration stands.
     """
-    try:
+    with origin.told("task"):
         return find_task(loaded.task, Path(origin.name))
-    except ConfigError as error:
-        raise ConfigError(f"{origin.at(['task'])}: {error}") from error
 
 
 def required_of(name: str, own: object) -> dict[str, Any]:

@@ -130,7 +130,8 @@ def _configured(
     keys, origin = read_values(name, values if topology is None else {**values, "topology": topology})
     loaded = load_values(keys, origin)
     if workers is not None or "workers" in loaded.model_fields_set:
-        check_quorum(loaded, workers or loaded.workers)
+        with origin.told("membership", "quorum"):
+            check_quorum(loaded, workers or loaded.workers)
     workers = workers or loaded.workers
     return configuration_node(name, loaded, model or _of_configured(origin, loaded), workers), workers
 

@@ -234,8 +234,6 @@ def load_values(values: Mapping[str, Any], origin: Origin, *, any_topology: bool
     except ValidationError as error:
         raise explain(error, origin, Config, parameters_of(values.get("algorithm"))) from None
     if not any_topology:
-        try:
+        with origin.told("topology"):
             made.check_topology()
-        except RelaxcommError as error:
-            raise type(error)(f"{origin.at(['topology'])}: {error}") from None
     return made

@@ -59,6 +59,14 @@ class Origin:
         line = next((self.lines[start] for start in starts if start in self.lines), None)
         return self.name if line is None else f"{self.name}: line {line}"
 
+    @contextmanager
+    def told(self, *key: int | str) -> Iterator[None]:
+        """Have errors begin with the place of a key."""
+        try:
+            yield
+        except RelaxcommError as error:
+            raise type(error)(f"{self.at(key)}: {error}") from error
+
     def without(self, keys: Iterable[str]) -> Origin:
         """The same, when others have taken the place of dotted keys: no line is told of what they are in."""
         others = [key.split(".") for key in keys]

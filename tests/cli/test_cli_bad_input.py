@@ -36,7 +36,7 @@ CASES = {
     ),
     "quorum": (
         ["quick.yaml", "--workers", "2", "--set", "membership={elastic: true, quorum: 9}"],
-        "membership.quorum is 9, but this run has 2 workers",
+        "quick.yaml: membership.quorum is 9, but this run has 2 workers",
     ),
     "unknown_task": (
         ["quick.yaml", "--set", "task=mine.job:mak"],
@@ -56,6 +56,15 @@ def test_bad_input_is_refused(folder, name, monkeypatch):
     monkeypatch.chdir(folder)
     result = CliRunner().invoke(app, ["train", *CASES[name][0]])
     assert_refused(name, result.exit_code, result.stdout, result.stderr)
+
+
+@pytest.mark.parametrize("command", ["train", "show"])
+def test_what_is_wrong_with_the_number_of_workers_is_told_with_its_line(tmp_path, command):
+    path = tmp_path / "job.yaml"
+    path.write_text("task: digits\nalgorithm: bsp\nworkers: 2\nmembership: {elastic: true,\n  quorum: 9}\n")
+    result = CliRunner().invoke(app, [command, str(path)])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{path}: line 5: membership.quorum is 9" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["list", "ls"])
