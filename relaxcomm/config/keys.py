@@ -97,16 +97,16 @@ def put(values: dict[str, Any], key: str, value: object) -> None:
     holder[_place(holder, last, key)] = value
 
 
-def _place(holder: object, part: str, key: str) -> Any:
+def _place(holder: Any, part: str, key: str) -> Any:
     """The key of a mapping, or the place in a list."""
-    if not isinstance(holder, list):
-        return part
-    places = [str(place) for place in range(len(holder))]
+    is_list = isinstance(holder, list)
+    places = [str(place) for place in range(len(holder))] if is_list else []
     if part in places:
         return places.index(part)
-    raise ConfigError(
-        f"{shown(key)}: {shown(part)} is no place in a list of {len(holder)}; they are counted from 0"
-    )
+    if is_list or (part.isdecimal() and part not in holder):
+        held = f" of {len(holder)}; they are counted from 0" if is_list else ": there is none"
+        raise ConfigError(f"{shown(key)}: {shown(part)} is no place in a list{held}")
+    return part
 
 
 def explain(

@@ -340,6 +340,8 @@ def test_an_override_reaches_into_a_list_and_leaves_the_given_one_as_it_was():
     for place in ("2", "-1", "first", "9" * 5_000):  # Python refuses to read more than 4,300 digits
         with pytest.raises(ConfigError, match=r"' is no place in a list of 2; they are counted from 0"):
             load(given, {f"algorithm.rules.{place}.delay": 1})
+    with pytest.raises(ConfigError, match="'0' is no place in a list: there is none"):
+        load({"algorithm": "bsp"}, {"algorithm.rules.0.delay": 1})
 
 
 def test_no_line_is_told_of_what_an_override_has_put_into_a_list(tmp_path):
