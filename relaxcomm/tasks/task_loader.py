@@ -141,7 +141,8 @@ def _checked(name: str, make: Callable[..., Task], options: Mapping[Any, Any]) -
     probe.__wrapped__ = make  # whose signature it is: a partial's is its own
     try:
         # Of what it returns none: that is checked when it is there.
-        probe.__annotations__ = {key: one for key, one in probe.__annotations__.items() if key != "return"}
+        hints = getattr(called_function(make), "__annotations__", {})  # which what is compiled has not
+        probe.__annotations__ = {key: one for key, one in hints.items() if key != "return"}
         check = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(probe)
         check(seed=0, **{str(key): item for key, item in options.items()})
     except ValidationError as error:
