@@ -30,7 +30,8 @@ def parameter_count(text: str) -> int:
     return int(number)
 
 
-_NUMBER = written(float)
+_NUMBER = written(Annotated[float, Field(allow_inf_nan=False)])
+_POSITIVE = written(Annotated[float, Field(gt=0, allow_inf_nan=False)])
 _SEEDS = written(Annotated[int, Field(ge=2)])
 
 
@@ -78,7 +79,7 @@ Deaths = Annotated[
     ),
 ]
 Coding = Annotated[
-    float | None, option("Entries coded a second, there and back.", metavar="ENTRIES", parser=_NUMBER)
+    float | None, option("Entries coded a second, there and back.", metavar="ENTRIES", parser=_POSITIVE)
 ]
 Train = Annotated[
     bool,
@@ -96,7 +97,7 @@ Within = Annotated[
     option(
         "Compare quality after these virtual seconds; without, when the first ends.",
         metavar="S",
-        parser=_NUMBER,
+        parser=_POSITIVE,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", metavar="", help="Print JSON, for machines.")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -216,8 +215,6 @@ def speeds_of(
 ) -> Speeds:
     """How fast this machine codes: as told, measured, or the usual of what the backend runs on."""
     if coding is not None:
-        if not 0 < coding < math.inf:
-            raise ConfigError(f"--coding is a number of entries a second, above 0; got {coding}")
         return Speeds(coding_base_seconds=0.0, coding_entry_seconds=1 / coding)
     if measure:
         return measure_coding(algorithm, workers)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -46,10 +45,6 @@ def training_of(
     for option, value in given.items():
         if value is not None and not train:
             raise ConfigError(f"{option} is of runs that train; add --train, or leave it out")
-        if value is not None and not math.isfinite(value):
-            raise ConfigError(f"{option} is a number, got {value}")
-    if within is not None and within <= 0:
-        raise ConfigError(f"--within is a number of seconds, above 0; got {within:g}")
     if train and num_parameters is not None:
         raise ConfigError(
             "--train trains the configuration's task, whose model has its own size; leave --parameters out"

@@ -199,7 +199,6 @@ def test_a_picture(config, workers, tmp_path):
         ((*ON, "--parameters", "9", "--jitter", "-1"), "--jitter is a number of seconds, 0 or more; got -1"),
         ((*ON, "--parameters", "9", "--step-seconds", "0"), "--step-seconds is a number of seconds, above 0"),
         ((*ON, "--parameters", "9", "--workers", "0"), "'0' is not allowed; write numbers of 1 or more"),
-        ((*ON, "--parameters", "9", "--coding", "0"), "--coding is a number"),
         ((*ON, "--parameters", "9", "--plot", "a.bmp"), "ends in .png"),
         ((*ON, "--parameters", "9", "--algorithms", "hierarchical_local_sgd"), "no algorithm can run so"),
         (("--measure", "--links", "1gbit", "--parameters", "9"), "trains the configuration's task"),
@@ -230,6 +229,7 @@ def test_bad_input_is_told_in_one_line(config, arguments, words):
         ((*ON, "--stragglers", "3"), "--stragglers is SHARE,TIMES"),
         ((*ON, "--workers", "4,x"), "--workers '4,x' is not allowed"),
         ((*ON, "--failures", "3600"), "--failures is LIFE,AWAY"),
+        ((*ON, "--coding", "0"), "'0' is not allowed: write a finite number above 0"),
     ],
 )
 def test_what_needs_no_task_is_refused_before_it_is_built(config, arguments, words, tmp_path):
