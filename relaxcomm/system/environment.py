@@ -79,7 +79,7 @@ def check_rendezvous() -> None:
             "torchrun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT together"
         )
     launched()
-    whole_number("MASTER_PORT", 0, most=LAST_PORT)
+    whole_number("MASTER_PORT", 1, least=1, most=LAST_PORT)
     address = os.environ["MASTER_ADDR"]
     if not address.isprintable() or not address.isascii() or not address or " " in address:
         raise ConfigError(
