@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from relaxcomm.fields.validation import closest
 from relaxcomm.monitoring.observations import Histogram, InFlight
 from relaxcomm.network.byte_counters import ByteCounters
 
@@ -224,7 +225,10 @@ class Statistics(Mapping[str, float]):
         }
 
     def __getitem__(self, key: str) -> float:
-        return self._values()[key]
+        values = self._values()
+        if key not in values:
+            raise KeyError(f"{key!r}{closest(key, values)}")
+        return values[key]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values())

@@ -336,6 +336,11 @@ def test_the_wait_of_a_last_round_is_counted():
         assert waited > 0
 
 
+def test_a_misspelt_counter_is_told_the_one_that_was_meant():
+    with pytest.raises(KeyError, match="'bytes_snt'; did you mean 'bytes_sent'"):
+        Statistics(ByteCounters())["bytes_snt"]
+
+
 def test_a_round_that_an_evaluation_follows_is_waited_for_all_the_same(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
