@@ -36,7 +36,8 @@ def module_named(name: str) -> ModuleType:
         try:
             with broken_kept():
                 importlib.import_module(one)
-        except ENDINGS:
+        except ENDINGS as error:
+            error.add_note(f"while the plug-in {one} was being imported")  # which may have no end
             raise
         except BaseException as error:  # also pytest's Skipped, or asyncio's CancelledError
             _failed[one] = _told(one, error)

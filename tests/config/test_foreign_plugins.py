@@ -163,8 +163,9 @@ def test_an_interrupt_of_an_import_is_one(install, tmp_path, monkeypatch):
     (tmp_path / "interrupted_alone.py").write_text("raise KeyboardInterrupt\n")
     monkeypatch.syspath_prepend(tmp_path)
     install(value="interrupted_alone", group=discovery.PRIMITIVES)
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as caught:
         discover_all()
+    assert caught.value.__notes__ == ["while the plug-in interrupted_alone was being imported"]
 
 
 @pytest.mark.parametrize(("build", "error"), [(fails, "KeyError: '"), (is_cancelled, "CancelledError: ")])
