@@ -151,7 +151,7 @@ def _run_script(source: str, arguments: Sequence[str], env: dict[str, str], plac
 def _server() -> ForkServerContext:
     """Forks ranks off a process that has imported what all need and done nothing else: they start at once."""
     context = get_context("forkserver")
-    ours = ("relaxcomm.engine", "relaxcomm.checks", "relaxcomm.checkpoint", "relaxcomm.cli.app")
+    ours = ("relaxcomm.engine", "relaxcomm.checks", "relaxcomm.checkpoint", "relaxcomm.cli.compare")
     context.set_forkserver_preload(["torch._dynamo", *ours, "tests.engine.harness", "tests.frozen"])
     return context
 

@@ -7,14 +7,13 @@ import shlex
 import textwrap
 
 import pytest
-import typer
 import yaml
 from torch.distributed.run import get_args_parser
 
 import relaxcomm
 from relaxcomm import Algorithm, config
 from relaxcomm.checks.declarations import words_are_there
-from relaxcomm.cli.app import app
+from relaxcomm.cli.app import imported
 from relaxcomm.config import registry
 from relaxcomm.config.primitive_classes import is_primitive
 from tests.test_readme import ROOT
@@ -149,7 +148,7 @@ def test_commands_parse(page, command):
         assert program in OTHER_PROGRAMS
         return
     name, *arguments = arguments[: arguments.index(">")] if ">" in arguments else arguments
-    typer.main.get_command(app).commands[name].make_context(name, arguments)
+    imported(name).make_context(name, arguments)
 
 
 @pytest.mark.parametrize("page", PAGES)

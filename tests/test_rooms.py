@@ -97,9 +97,10 @@ def test_no_two_files_of_tests_have_one_name():
 
 LATER = {
     "relaxcomm": {"torch"},
-    "relaxcomm.cli": {"torch"},
+    "relaxcomm.cli.app": {"torch"},
+    "relaxcomm.cli.algorithms": {"relaxcomm.engine"},
     "relaxcomm.engine": {"networkx", "psutil", "relaxcomm.checks", "relaxcomm.checkpoint"},
-    "relaxcomm.cli.app": {"torch._dynamo", "networkx"},
+    "relaxcomm.cli.compare": {"torch._dynamo", "networkx"},
     "relaxcomm.kernels.message_sums": {"triton", "numba"},
 }
 """What our modules, imported one after the other, do not import."""

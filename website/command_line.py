@@ -7,7 +7,7 @@ import inspect
 import typer
 import typer.cli
 
-from relaxcomm.cli.app import app, main
+from relaxcomm.cli.app import app, imported, main
 
 _ABOUT = """\
 # Command line
@@ -21,7 +21,7 @@ def page() -> str:
     """The page."""
     group = typer.main.get_command(app)
     with typer.Context(group, info_name="relaxcomm") as context:
-        commands = {name: group.get_command(context, name) for name in group.list_commands(context)}
+        commands = {name: imported(name) for name in group.list_commands(context)}
         rows = [f"| [`{name}`](#relaxcomm-{name}) | {_summary(one)} |" for name, one in commands.items()]
         parts = [
             typer.cli.get_docs_for_click(obj=one, ctx=context, indent=1, name=name, call_prefix="relaxcomm")

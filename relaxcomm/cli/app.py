@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import io
 import os
+import pkgutil
 import sys
 import warnings
 from typing import Annotated, Any
@@ -12,27 +14,33 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from relaxcomm.cli.algorithms import algorithms
-from relaxcomm.cli.compare import compare
-from relaxcomm.cli.demo import demo
-from relaxcomm.cli.doctor import doctor
 from relaxcomm.cli.exit_codes import readable, warn, watch_output
-from relaxcomm.cli.join import join
-from relaxcomm.cli.plan_command import plan
-from relaxcomm.cli.plugins import check, new_algorithm
-from relaxcomm.cli.schema import schema
-from relaxcomm.cli.show import show
-from relaxcomm.cli.top import top
-from relaxcomm.cli.train import train
+
+_COMMANDS = {
+    "demo": ("demo:demo", "Train on bundled images over a simulated slow network."),
+    "train": ("train:train", "Train the configured task."),
+    "join": ("join:join", "Join a run as one more worker."),
+    "compare": ("compare:compare", "Train with several algorithms and compare them."),
+    "plan": ("plan_command:plan", "Predict what algorithms will cost on your network."),
+    "algorithms": ("algorithms:algorithms", "List the algorithms that are installed."),
+    "show": ("show:show", "Show an algorithm, a primitive, or a configuration."),
+    "schema": ("schema:schema", "Print the JSON Schema of the YAML."),
+    "doctor": ("doctor:doctor", "Look at this machine and its network."),
+    "check": ("plugins:check", "Hold a plug-in against the contract."),
+    "new-algorithm": ("plugins:new_algorithm", "Make an installable package for a plug-in."),
+    "top": ("top:top", "Show a running job, one line a rank."),
+}
+"""Where each is, and what the list says of it: what it imports takes seconds."""
 
 
 class _Commands(TyperGroup):
-    """Points those who ask for a list, which many programs have, to the one that there is."""
+    """Commands that are imported when they are called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] in ("list", "ls"):
+        if args[0] in ("list", "ls"):  # which many programs have
             ctx.fail(f"No such command {args[0]!r}. Did you mean 'algorithms'?")
-        return super().resolve_command(ctx, args)
+        name, _, others = super().resolve_command(ctx, args)
+        return name, imported(str(name), self.rich_markup_mode), others
 
 
 app = typer.Typer(
@@ -60,18 +68,20 @@ def options(
     """Train data-parallel PyTorch models over slow networks."""
 
 
-app.command(short_help="Train on bundled images over a simulated slow network.")(demo)
-app.command(short_help="Train the configured task.")(train)
-app.command(short_help="Join a run as one more worker.")(join)
-app.command(short_help="Train with several algorithms and compare them.")(compare)
-app.command(short_help="Predict what algorithms will cost on your network.")(plan)
-app.command(short_help="List the algorithms that are installed.")(algorithms)
-app.command(short_help="Show an algorithm, a primitive, or a configuration.")(show)
-app.command(short_help="Print the JSON Schema of the YAML.")(schema)
-app.command(short_help="Look at this machine and its network.")(doctor)
-app.command(short_help="Hold a plug-in against the contract.")(check)
-app.command(short_help="Make an installable package for a plug-in.")(new_algorithm)
-app.command(short_help="Show a running job, one line a rank.")(top)
+for _name, (_, _said) in _COMMANDS.items():
+    app.command(_name, short_help=_said)(lambda: None)
+
+
+def imported(name: str, rich_markup_mode: Any = None) -> Any:
+    """A command, with its options."""
+    with readable(show_traceback=False):
+        command = pkgutil.resolve_name(f"relaxcomm.cli.{_COMMANDS[name][0]}")
+    if not gc.isenabled():  # see `main`
+        gc.freeze()
+        gc.enable()
+    alone = typer.Typer(add_completion=False, rich_markup_mode=rich_markup_mode)
+    alone.command(name)(command)
+    return typer.main.get_command(alone)
 
 
 def _complete_streams() -> None:
@@ -91,5 +101,7 @@ def main() -> None:
     watch_output()
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         app.rich_markup_mode = None  # no boxes in help and errors
+    # What imports make is there to stay: to look through it for garbage takes a sixth of their time.
+    gc.disable()
     with readable(show_traceback=False):  # what no command has begun, such as its help
         app(prog_name="relaxcomm")

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
-from torch.distributed.elastic.multiprocessing import SignalException
-
 from relaxcomm.errors import CompositionError, ConfigError, PluginError, RelaxcommError, TopologyError, worded
 from relaxcomm.system.telling import tell, wrapped
 
@@ -112,11 +110,10 @@ def readable(show_traceback: bool, prefix: str = "", interrupted: str = "") -> I
     except OutputFailed as error:
         tell(f"error: {error}")
         raise SystemExit(1) from None
-    except (KeyboardInterrupt, SignalException) as error:
+    except _interrupts() as error:
         notes = getattr(error, "__notes__", ())
         tell("; ".join(filter(None, ("interrupted", interrupted, *notes))))
-        number = error.sigval if isinstance(error, SignalException) else signal.SIGINT
-        raise SystemExit(128 + number) from None
+        raise SystemExit(128 + getattr(error, "sigval", signal.SIGINT)) from None
     except Exception as error:
         bad_input = isinstance(error, BAD_INPUT) or (isinstance(error, RunFailed) and error.bad_input)
         trace = error.details if isinstance(error, RunFailed) else traceback.format_exc()
@@ -126,3 +123,9 @@ def readable(show_traceback: bool, prefix: str = "", interrupted: str = "") -> I
         if trace and not (show_traceback or bad_input):
             tell("--traceback shows where it happened")
         raise SystemExit(2 if bad_input else 1) from None
+
+
+def _interrupts() -> tuple[type[BaseException], ...]:
+    """Ctrl-C, and what torch's launcher raises at a signal, where it has been imported."""
+    torch = sys.modules.get("torch.distributed.elastic.multiprocessing")
+    return (KeyboardInterrupt,) if torch is None else (KeyboardInterrupt, torch.SignalException)

@@ -12,7 +12,7 @@ _NEEDED = (
     "relaxcomm.cli.launcher",
     "relaxcomm.cli.elastic_launcher",
     "relaxcomm.cli.job",
-    "relaxcomm.engine.attach",  # what a worker uses is there when it begins
+    "relaxcomm.training.trainer",  # what a worker uses is there when it begins
 )
 
 gc.disable()  # nothing that imports make is garbage

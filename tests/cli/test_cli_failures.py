@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from relaxcomm import CommunicationError, ConfigError, Finding, config
-from relaxcomm.cli.app import app
+from relaxcomm.cli.app import app, imported
 from relaxcomm.cli.exit_codes import warn
 from relaxcomm.config import registry
 from tests.ranks import launch_script
@@ -105,8 +105,17 @@ def test_help_fits_and_explains_every_option(name):
     assert done.exit_code == 0
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "[[" not in done.stdout, "an argument that may be left out has one pair of brackets"
-    for parameter in typer.main.get_command(app).commands[name].params:
+    for parameter in imported(name).params:
         assert getattr(parameter, "help", None), parameter.name
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["alorithms"]], ids=" ".join)
+def test_what_needs_no_torch_comes_at_once(arguments):
+    look = f"import sys\ntry:\n    {MAIN}\nfinally:\n    print({{'torch', 'numpy'}} & sys.modules.keys())"
+    done = subprocess.run(
+        [sys.executable, "-c", look, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.splitlines()[-1] == "set()", done.stderr
 
 
 def test_the_version():

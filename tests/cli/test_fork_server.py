@@ -49,14 +49,14 @@ def test_so_does_the_command_line():
     program = """
 import gc, sys
 from relaxcomm.cli import main
-sys.argv = ["relaxcomm", "--version"]
+sys.argv = ["relaxcomm", "schema", "--help"]
 try:
     main()
 except SystemExit:
     print(gc.isenabled(), gc.get_freeze_count() > 100_000)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n")[1:] == ["True True", ""]
+    assert done.stdout.splitlines()[-1] == "True True"
 
 
 @pytest.mark.slow

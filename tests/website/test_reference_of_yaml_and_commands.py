@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 import typer
 
-from relaxcomm.cli.app import app
+from relaxcomm.cli.app import app, imported
 from relaxcomm.composition.rule import Rule
 from relaxcomm.config import Config
 from relaxcomm.config.json_schema import make_schema
@@ -90,7 +90,7 @@ def test_every_command_is_there_with_its_options(name):
     assert f"| [`{name}`](#relaxcomm-{name}) | " in page
     _, _, text = page.partition(f"\n## `relaxcomm {name}`\n")
     text = text.partition("\n## ")[0]
-    for parameter in COMMANDS[name].params:
+    for parameter in imported(name).params:
         shown = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar
         assert f"* `{shown}" in text, shown
 
