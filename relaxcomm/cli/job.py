@@ -215,16 +215,3 @@ def is_worker() -> bool:
     if (said := unread_processes()) is not None:
         raise ConfigError(said)
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
-
-
-def check_world_size(loaded: Config) -> None:
-    """Refuse a `workers` that was asked for and is not what the launcher started.
-
-    Raises: ConfigError.
-    """
-    world_size = launched().world_size
-    if "workers" in loaded.model_fields_set and loaded.workers != world_size:
-        raise ConfigError(
-            f"workers is {loaded.workers}, but the launcher started {world_size} (WORLD_SIZE); "
-            f"leave workers out, or start {loaded.workers}"
-        )

@@ -14,7 +14,6 @@ from relaxcomm.cli.job import (
     Sets,
     Traceback,
     Workers,
-    check_world_size,
     is_worker,
     read_job,
     tell_of_phases,
@@ -23,6 +22,7 @@ from relaxcomm.cli.local_run import Address, Restarts, run
 from relaxcomm.cli.options import option
 from relaxcomm.cli.table import show
 from relaxcomm.config import Config
+from relaxcomm.config.unread_keys import check_workers
 from relaxcomm.errors import ConfigError
 from relaxcomm.system.environment import launched
 from relaxcomm.system.slurm import unused_tasks
@@ -52,7 +52,7 @@ def train(
         job = configured.override(workers, sets, algorithm)
         loaded = job.load_for_training()
         if is_rank:
-            check_world_size(loaded)
+            check_workers(loaded, launched().world_size)
         if launched().rank == 0:
             tell_of_phases(configured, [job])
         if is_rank:

@@ -16,9 +16,9 @@ def check_workers(settings: Config, world_size: int) -> None:
     """
     if "workers" in settings.model_fields_set and settings.workers != world_size:
         raise ConfigError(
-            f"workers is {settings.workers}, but this run has {world_size}; leave workers out, which only "
-            "`relaxcomm train` starts, or start as many: "
-            f"torchrun --nproc-per-node {settings.workers} script.py"
+            f"workers is {settings.workers}, but this run has {world_size}; leave workers out, which "
+            "`relaxcomm train` starts itself, or start as many: torchrun --nproc-per-node "
+            f"{settings.workers}"
         )
 
 

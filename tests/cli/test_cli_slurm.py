@@ -50,7 +50,7 @@ def refused(folder, monkeypatch):
 
 def test_another_number_of_workers_than_tasks_is_refused(refused):
     for rank, error in enumerate(refused("train", "quick.yaml", "--workers", "4")):
-        assert f"rank {rank}: workers is 4, but the launcher started 2" in error
+        assert f"rank {rank}: workers is 4, but this run has 2" in error
 
 
 def test_what_starts_workers_itself_is_refused(refused):

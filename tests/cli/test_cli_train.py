@@ -148,4 +148,4 @@ def test_another_number_of_workers_than_torchrun_started_is_refused(folder, monk
     )
     result = CliRunner().invoke(app, ["train", "quick.yaml", "--workers", "3"])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "workers is 3, but the launcher started 2 (WORLD_SIZE)" in result.stderr
+    assert "workers is 3, but this run has 2; leave workers out" in result.stderr
