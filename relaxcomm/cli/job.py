@@ -188,10 +188,8 @@ def parse_set(text: str) -> tuple[str, Any]:
         raise ConfigError(
             f"--set {shown(text)} is not allowed; write KEY=VALUE, such as --set data.batch_size=64"
         )
-    try:
+    with Origin(f"--set {shown(text)}").told():
         return key, config.parse_yaml(value)
-    except ConfigError as error:
-        raise ConfigError(f"--set {shown(text)}: {error}") from None
 
 
 def parse_option(option: str, text: str) -> Any:
@@ -199,10 +197,8 @@ def parse_option(option: str, text: str) -> Any:
 
     Raises: ConfigError.
     """
-    try:
+    with Origin(f"{option} {shown(text)}").told():
         return config.parse_yaml(text)
-    except ConfigError as error:
-        raise ConfigError(f"{option} {shown(text)}: {error}") from None
 
 
 def is_worker() -> bool:

@@ -52,9 +52,8 @@ def read(source: object) -> tuple[dict[str, Any], Origin]:
     path = Path(source)
     data = read_at_most(path, _LONGEST_BYTES, "the configuration")
     try:
-        values, lines = parse_with_lines(data.decode())
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        with Origin(str(path)).told():
+            values, lines = parse_with_lines(data.decode())
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{path} is not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8"
