@@ -98,6 +98,7 @@ def test_no_two_files_of_tests_have_one_name():
 LATER = {
     "relaxcomm": {"torch"},
     "relaxcomm.cli.app": {"torch"},
+    "relaxcomm.cli.top": {"torch"},
     "relaxcomm.cli.algorithms": {"relaxcomm.engine"},
     "relaxcomm.engine": {"networkx", "psutil", "relaxcomm.checks", "relaxcomm.checkpoint"},
     "relaxcomm.cli.compare": {"torch._dynamo", "networkx"},

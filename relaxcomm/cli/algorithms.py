@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relaxcomm.cli.exit_codes import readable
-from relaxcomm.cli.job import Traceback
+from relaxcomm.cli.options import Traceback
 from relaxcomm.config import registry
 
 

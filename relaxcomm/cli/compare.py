@@ -9,19 +9,9 @@ from typing import Annotated
 
 from relaxcomm.cli import report
 from relaxcomm.cli.exit_codes import RunFailed, readable
-from relaxcomm.cli.job import (
-    ConfigPath,
-    Job,
-    Sets,
-    Traceback,
-    Workers,
-    is_worker,
-    read_job,
-    required_of,
-    tell_of_phases,
-)
+from relaxcomm.cli.job import ConfigPath, Job, Sets, Workers, is_worker, read_job, required_of, tell_of_phases
 from relaxcomm.cli.local_run import run
-from relaxcomm.cli.options import option
+from relaxcomm.cli.options import Traceback, option
 from relaxcomm.cli.pictures import check_matplotlib
 from relaxcomm.cli.plot import plot
 from relaxcomm.cli.table import link_in_words, show

@@ -5,7 +5,8 @@ from __future__ import annotations
 from importlib.resources import as_file, files
 
 from relaxcomm.cli.compare import compare
-from relaxcomm.cli.job import Sets, Traceback
+from relaxcomm.cli.job import Sets
+from relaxcomm.cli.options import Traceback
 
 _ALGORITHMS, _LINK = "bsp,local_sgd", "100mbit,5ms"
 

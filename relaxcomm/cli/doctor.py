@@ -15,9 +15,9 @@ from rich.text import Text
 
 from relaxcomm import config
 from relaxcomm.cli.exit_codes import readable
-from relaxcomm.cli.job import Traceback, Workers, is_worker
+from relaxcomm.cli.job import Workers, is_worker
 from relaxcomm.cli.launcher import launch
-from relaxcomm.cli.options import Seconds, written
+from relaxcomm.cli.options import Seconds, Traceback, written
 from relaxcomm.doctor import exposure, interfaces, machine, peers
 from relaxcomm.doctor.diagnosis import Finding
 from relaxcomm.errors import ConfigError

@@ -39,7 +39,6 @@ Sets = Annotated[
     list[str] | None,
     option("Override a key: data.batch_size=64; repeatable.", "--set", metavar="KEY=VALUE"),
 ]
-Traceback = Annotated[bool, typer.Option("--traceback", metavar="", help="Show where an error happened.")]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import typer
 from relaxcomm import config
 from relaxcomm.cli import invitation
 from relaxcomm.cli.exit_codes import readable
-from relaxcomm.cli.job import Traceback
+from relaxcomm.cli.options import Traceback
 from relaxcomm.cli.table import show
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import meant, shown

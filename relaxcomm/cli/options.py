@@ -13,6 +13,7 @@ from relaxcomm.fields.validation import shown, with_point
 
 Seconds: TypeAlias = Annotated[float, Field(ge=1, allow_inf_nan=False)]
 """A wait that a local worker can keep."""
+Traceback = Annotated[bool, typer.Option("--traceback", metavar="", help="Show where an error happened.")]
 
 
 def option(help: str, *names: str, metavar: str, **more: Any) -> typer.models.OptionInfo:

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 from relaxcomm.cli import plan_arguments as args
 from relaxcomm.cli.exit_codes import RunFailed, readable
-from relaxcomm.cli.job import ConfigPath, Sets, Traceback, configured_task, read_job
+from relaxcomm.cli.job import ConfigPath, Sets, configured_task, read_job
+from relaxcomm.cli.options import Traceback
 from relaxcomm.cli.pictures import check_picture
 from relaxcomm.cli.pilot_plot import plot_pilots
 from relaxcomm.cli.pilot_rows import pilots_as_json, show_pilots

@@ -19,8 +19,8 @@ import relaxcomm
 from relaxcomm import RELAXCOMM_PROTOCOL, plugin, primitives
 from relaxcomm.checks.suite import LIMIT_SECONDS, findings
 from relaxcomm.cli.exit_codes import RunFailed, readable
-from relaxcomm.cli.job import Traceback, parse_set
-from relaxcomm.cli.options import Seconds, option, written
+from relaxcomm.cli.job import parse_set
+from relaxcomm.cli.options import Seconds, Traceback, option, written
 from relaxcomm.config import registry
 from relaxcomm.errors import ConfigError
 from relaxcomm.system.files import check_folder

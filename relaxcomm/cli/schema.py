@@ -6,7 +6,7 @@ import json
 import sys
 
 from relaxcomm.cli.exit_codes import readable
-from relaxcomm.cli.job import Traceback
+from relaxcomm.cli.options import Traceback
 from relaxcomm.config.json_schema import make_schema
 
 

@@ -10,9 +10,9 @@ import typer
 
 from relaxcomm.cli.descriptions import algorithm_node, configuration_node, primitive_node
 from relaxcomm.cli.exit_codes import readable
-from relaxcomm.cli.job import Traceback, configured_task, parse_option, parse_set
+from relaxcomm.cli.job import configured_task, parse_option, parse_set
 from relaxcomm.cli.message_sizes import CountedFor
-from relaxcomm.cli.options import option, written
+from relaxcomm.cli.options import Traceback, option, written
 from relaxcomm.cli.pictures import check_picture
 from relaxcomm.cli.plan_arguments import parameter_count
 from relaxcomm.cli.topology_facts import parse_topology, topology_node

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relaxcomm.cli.exit_codes import RunFailed, readable
-from relaxcomm.cli.job import Traceback
+from relaxcomm.cli.options import Traceback
 from relaxcomm.cli.ranks_view import History, Row, fitting, sparkline, table
 from relaxcomm.monitoring.metrics_settings import DEFAULT_PORT
 from relaxcomm.monitoring.scraping import Reader

@@ -9,17 +9,9 @@ from typing import Annotated
 import torch
 
 from relaxcomm.cli.exit_codes import readable
-from relaxcomm.cli.job import (
-    ConfigPath,
-    Sets,
-    Traceback,
-    Workers,
-    is_worker,
-    read_job,
-    tell_of_phases,
-)
+from relaxcomm.cli.job import ConfigPath, Sets, Workers, is_worker, read_job, tell_of_phases
 from relaxcomm.cli.local_run import Address, Restarts, run
-from relaxcomm.cli.options import option
+from relaxcomm.cli.options import Traceback, option
 from relaxcomm.cli.table import show
 from relaxcomm.config import Config
 from relaxcomm.config.unread_keys import check_workers
