@@ -16,7 +16,7 @@ from relaxcomm.cli.pictures import check_matplotlib
 from relaxcomm.cli.plot import plot
 from relaxcomm.cli.table import link_in_words, show
 from relaxcomm.cli.train import provenance
-from relaxcomm.config import Config, read_values
+from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError, RelaxcommError
 from relaxcomm.network import Link, parse_link
 from relaxcomm.system.files import check_folder
@@ -152,17 +152,11 @@ def make_jobs(
 def _other(configured: Job, name: str) -> Job:
     """The job of another algorithm than the configuration's own."""
     required = {f"algorithm.{key}": value for key, value in required_of(name, configured.algorithm).items()}
-    return _with(configured.override(algorithm=name), required)
+    return configured.override(algorithm=name).over(required)
 
 
 def _named_apart(job: Job, name: str) -> Job:
     """The job, with the algorithm in the run's name if it has one: all write their logs to one folder."""
     metrics = job.values.get("metrics")
     run = metrics.get("run") if isinstance(metrics, Mapping) else None
-    if run is None:
-        return job
-    return _with(job, {"metrics.run": f"{run}-{name}"})
-
-
-def _with(job: Job, overrides: Mapping[str, object]) -> Job:
-    return replace(job, values=read_values(job.values, overrides)[0])
+    return job if run is None else job.over({"metrics.run": f"{run}-{name}"})

@@ -89,6 +89,10 @@ class Job:
         overrides |= dict(parse_set(text) for text in sets or ())
         if workers is not None:
             overrides["workers"] = workers
+        return self.over(overrides)
+
+    def over(self, overrides: Mapping[str, Any]) -> Job:
+        """The job with other values of dotted keys."""
         values, _ = config.read_values(self.values, overrides)
         return replace(self, values=values, origin=self.origin.without(overrides))
 
