@@ -71,7 +71,7 @@ def test_a_port_that_cannot_be_is_a_problem(monkeypatch):
         monkeypatch.setenv(name, value)
     done = run()
     assert (done.exit_code, done.stderr) == (1, "")
-    assert "MASTER_PORT is '99999'; it is a whole number from 0 to 65535" in done.stdout
+    assert "MASTER_PORT is '99999'; it is a whole number from 1 to 65535" in done.stdout
 
 
 def test_workers_under_a_launcher_are_refused(monkeypatch):
