@@ -92,8 +92,8 @@ def _by_place(state: Mapping[str, Any], names: Listed, sizes: Mapping[str, int])
         whole = sum(sizes.get(name, 0) for name in members)
         for index, name in zip(group["params"], members, strict=True):
             own_size = sizes.get(name, whole)
-            for key, value in held.get(index, {}).items():  # flat, as LBFGS keeps those of all at the first
-                if isinstance(value, Tensor) and value.dim() == 1 and own_size < len(value) == whole:
+            for key, value in held.get(index, {}).items():  # of all at the first, flat (LBFGS) or stacked
+                if isinstance(value, Tensor) and own_size < value.numel() == whole:
                     return f"{key!r} of {whole} entries for the {own_size} of {name}"
     return None
 

@@ -182,7 +182,7 @@ def states_of(
         if item.name not in names or item.parameter not in holders:
             continue
         states = holders[item.parameter]
-        if not isinstance(held := states.get(item.parameter), Mapping | None):
+        if not isinstance(held := states.get(item.parameter, {}), Mapping):
             raise ConfigError(
                 f"the optimizer keeps a {type(held).__name__} of {item.name}, which ranks cannot make "
                 "alike; let it keep a dict by names, as torch's optimizers do"

@@ -185,6 +185,15 @@ class Flat(torch.optim.SGD):
         super().step(closure)
 
 
+class Stacked(torch.optim.SGD):
+    """Keeps the momenta of parameters of one shape at the first, stacked."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        parameters = self.param_groups[0]["params"]
+        self.state[parameters[0]] = {"stack": torch.stack([p.grad for p in parameters])}
+
+
 class InGroup(torch.optim.SGD):
     """Keeps the momentum of a group, flat, beside its settings."""
 
@@ -236,6 +245,7 @@ def reversed_after_save(kind, **settings):
         (InGroup, {"lr": 0.1}, "'flat', with tensors of no parameter"),
         (BesideAll, {"lr": 0.1}, "'flat', with tensors of no parameter"),
         (Flat, {"lr": 0.1}, "'flat' of 32 entries for the 16 of 0.weight"),
+        (Stacked, {"lr": 0.1}, "'stack' of 32 entries for the 16 of 0.weight"),
     ],
 )
 def test_what_is_kept_by_places_is_refused_in_another_order(kind, settings, has):

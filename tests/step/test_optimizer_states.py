@@ -90,22 +90,26 @@ def test_replicas_stay_equal_after_it(case):
 
 
 class Bare(torch.optim.SGD):
-    """Keeps a tensor where torch's keep dicts."""
+    """Keeps a tensor, or None, where torch's keep dicts."""
+
+    keeps_none = False
 
     def step(self, closure=None):
         super().step(closure)
         for p in self.param_groups[0]["params"]:
-            self.state[p] = p.grad.clone()
+            self.state[p] = None if self.keeps_none else p.grad.clone()
 
 
-def test_a_state_that_is_no_dict_is_named():
+@pytest.mark.parametrize("kept", ["Tensor", "NoneType"])
+def test_a_state_that_is_no_dict_is_named(kept):
     def rank(group):
         model = layers()
         optimizer = Bare(model.parameters(), lr=0.1)
+        optimizer.keeps_none = kept == "NoneType"
         with attach(model, optimizer, "local_sgd", process_group=group) as engine:
             model(torch.ones(1, 4)).sum().backward()
             optimizer.step()
-            with pytest.raises(ConfigError, match=r"keeps a Tensor of 2.bias, .* keep a dict"):
+            with pytest.raises(ConfigError, match=rf"keeps a {kept} of 2.bias, .* keep a dict"):
                 engine.switch("bsp")
             return engine.algorithm.name
 

@@ -70,7 +70,7 @@ class AlgorithmSchedule:
 
     def resume(self, saved: Mapping[str, Any]) -> None:
         """Switch to what ran when that was saved, which was checked; it may be what runs now."""
-        phase, algorithm, self._failed_after = saved["phase"], saved["algorithm"], -1
+        phase, algorithm = saved["phase"], saved["algorithm"]
         measured = None if saved["measured"] is None else Measured(**saved["measured"])
         if repr(self._bound.algorithm) not in (algorithm, repr(self._first_of(phase))):
             self._begin(phase, resumes=True)
@@ -81,6 +81,8 @@ class AlgorithmSchedule:
             self._choose(measured, resumes=True)
         self._measured = measured
         self._first_steps.resume(saved["step_times"])
+        # With optimizers what is due there has failed, or it would have begun where that step ended.
+        self._failed_after = saved["statistics"]["steps"] if self._bound.replica.optimizers else -1
 
     def begin_at(self, saved: EngineState) -> None:
         """Be where the ranks are that this one has joined."""

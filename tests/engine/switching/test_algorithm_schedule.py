@@ -176,3 +176,28 @@ def test_a_rank_that_has_run_out_of_data_tries_again_with_the_others():
     first, *others = relaxcomm.simulate(program, 3)
     assert first[0] == "bsp"
     assert others == [first] * 2
+
+
+def test_a_rank_without_data_tries_again_with_the_others_after_a_load():
+    """A state from between the failed switch and the next step is where the switch has failed."""
+    phase = {"after_steps": 3, "algorithm": "bsp"}
+    config = {"algorithm": {"name": "local_sgd", "steps": 2}, "phases": [phase]}
+
+    def program(group):
+        run = Run(group, config, 2, "adamw")
+        moment = next(iter(run.optimizer.state.values()))["exp_avg_sq"]
+        moment.fill_(torch.inf if group.rank() == 1 else 0.0)
+        with pytest.raises(NonFiniteError):
+            run.train(1)
+        state = run.engine.state_dict()
+        run.engine.close()
+        resumed = Run(group, config, optimizer="adamw")
+        resumed.engine.load_state_dict(state)
+        with resumed.engine.join():
+            resumed.train(0 if group.rank() == 1 else 2)
+        resumed.engine.close()
+        return resumed.engine.algorithm.name, resumed.model[0].weight.tolist()
+
+    first, *others = relaxcomm.simulate(program, 3)
+    assert first[0] == "bsp"
+    assert others == [first] * 2
