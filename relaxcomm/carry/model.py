@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 
 from relaxcomm.carry.means import mean
 from relaxcomm.carry.old import Old, served_model
-from relaxcomm.replica.named_parameters import plain
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.optimizer_states import Held, have_means
 
@@ -31,14 +30,14 @@ def carried_model(olds: Sequence[Old], lead: int, replica: Replica) -> dict[str,
     first = olds[lead].state["model"]
     trained = _carried_parameters(olds, replica)
     moved = [_moved_buffers(old, replica) for old in olds]
-    tied = {_memory(value): trained[plain(key)] for key, value in first.items() if plain(key) in trained}
+    tied = {_memory(value): trained[key] for key, value in first.items() if key in trained}
     made: dict[str, Any] = {}
     for key, value in first.items():
         if isinstance(value, Tensor) and _memory(value) in tied:
             made[key] = tied[_memory(value)]
         elif isinstance(value, Tensor) and value.is_floating_point():
             held = [old.state["model"][key] for old in olds]
-            by = [one.get(plain(key), 0) for one in moved]
+            by = [one.get(key, 0) for one in moved]
             made[key] = mean([a + b for a, b in zip(held, by, strict=True)] if any(moved) else held).to(
                 value.dtype
             )
@@ -86,7 +85,7 @@ def _carried_parameters(olds: Sequence[Old], replica: Replica) -> dict[str, Tens
     """Each trained parameter by name."""
     buckets = olds[0].plan.buckets
     if buckets is None:  # nothing was exchanged yet
-        held = [{plain(key): value for key, value in old.state["model"].items()} for old in olds]
+        held = [old.state["model"] for old in olds]
         return {item.name: mean([one[item.name] for one in held]) for item in replica.parameters}
     made: dict[str, Tensor] = {}
     for unit, bucket in enumerate(buckets):

@@ -12,7 +12,6 @@ from torch import Tensor
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.rule import Rule
 from relaxcomm.network.transport import Membership, Service
-from relaxcomm.replica.named_parameters import plain
 from relaxcomm.replica.replica import Replica
 from relaxcomm.roles import Context
 from relaxcomm.step.plan import Plan, Task, TaskKey
@@ -108,8 +107,7 @@ def plan_of(
     algorithm: Algorithm, replica: Replica, model: Mapping[str, Any], engine: Mapping[str, Any]
 ) -> Plan:
     """What an algorithm does to parameters that a state holds."""
-    held = {plain(key): value for key, value in model.items()}
-    items = [Item(item.name, _like(item.tensor, held[item.name])) for item in replica.parameters]
+    items = [Item(item.name, _like(item.tensor, model[item.name])) for item in replica.parameters]
     plan = Plan(algorithm, items)
     if engine["layout"] is not None:
         plan.lay_out(engine["layout"], engine["strides"])

@@ -18,7 +18,7 @@ Named: TypeAlias = Sequence[tuple[str, nn.Parameter]]
 
 
 def named_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Parameters with the names that they have before `torch.compile`; a tied one appears once.
+    """Parameters with `plain` names; a tied one appears once.
 
     Torch walks through all modules for it, which takes milliseconds where there are hundreds.
     """
@@ -31,8 +31,8 @@ def named_buffers(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def plain(name: str) -> str:
-    """The name of a parameter or a buffer as it is before `torch.compile`."""
-    return name.replace("_orig_mod.", "")
+    """The name of a parameter or a buffer without what compiling and activation checkpointing add."""
+    return name.replace("_orig_mod.", "").replace("_checkpoint_wrapped_module.", "")
 
 
 def trainable(named: Named) -> list[Item]:

@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from relaxcomm.replica import sent_model
 from relaxcomm.replica.buffers import AveragedBuffers
 from relaxcomm.replica.client_optimizers import ClientOptimizers
 from relaxcomm.replica.grad_scaler import GradientScale
 from relaxcomm.replica.held_mean import HeldMean
 from relaxcomm.replica.loaded_weights import LoadedWeights
 from relaxcomm.replica.named_parameters import param_groups
-from relaxcomm.replica.sharding import as_held, is_sharded_model, reshard
+from relaxcomm.replica.sharding import is_sharded_model, like, reshard
 from relaxcomm.replica.trained_parameters import TrainedParameters
 from relaxcomm.replica.untrained import check_untrained
 from relaxcomm.replica.user_gradients import HiddenGradients
@@ -80,9 +81,10 @@ class Replica:
             reshard(self.model)
 
     def load_model(self, saved: Mapping[str, Any]) -> None:
-        """Load what `held` has made of the model's `state_dict`."""
+        """Load what `held` has made of the model's state, which has these names and shapes."""
         self.reshard()
-        self.model.load_state_dict(as_held(self.model, saved))
+        now = sent_model.state(self.model)
+        sent_model.load(self.model, {name: like(now[name], value) for name, value in saved.items()})
         if self._is_sharded:
             self.trained.follow_shards()
 

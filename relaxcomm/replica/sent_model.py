@@ -1,4 +1,4 @@
-"""A model that one rank sends to others, of whom each may have compiled its own."""
+"""A model that one rank sends to others, or saves; each may have compiled its own."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from relaxcomm.tensors.items import Item
 
 
 def state(model: nn.Module) -> dict[str, Any]:
-    """What `state_dict` has, by the names before `torch.compile`."""
+    """What `state_dict` has, by `plain` names."""
     return {plain(name): value for name, value in model.state_dict().items()}
 
 
 def load(model: nn.Module, sent: Mapping[str, Any]) -> None:
-    """Load what `state` has made on another rank.
+    """Load what `state` has made on another rank, or in another run.
 
     Raises: ConfigError, before anything has changed, where the models hold different names.
     """

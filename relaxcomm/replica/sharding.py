@@ -113,12 +113,6 @@ def held(state: Any) -> Any:
     return state
 
 
-def as_held(model: nn.Module, saved: Mapping[str, Any]) -> dict[str, Any]:
-    """What `held` has made of a model's `state_dict`, as the model loads it."""
-    now = model.state_dict()
-    return {name: like(now[name], value) if name in now else value for name, value in saved.items()}
-
-
 def load_held(optimizer: Optimizer, saved: Mapping[str, Any]) -> None:
     """Load what `held` has made of an optimizer's `state_dict`; names that are of no parameter go through.
 
