@@ -107,18 +107,17 @@ def all_reduced(
             mine = torch.zeros_like(mine) if world.rank in without else mine * share
         label = Label(bound.common_step, purpose, bucket.index)
         pending.append((bucket, world.issue(AllReduce(mine, "mean"), label)))
-    return [
-        (bucket, tensor_of(bound.world.receive(operation)).to(bucket.dtype)) for bucket, operation in pending
-    ]
+    return [(bucket, tensor_of(world.receive(operation)).to(bucket.dtype)) for bucket, operation in pending]
 
 
 def finite(
     bound: Bound, found: list[tuple[Bucket, Tensor]], kind: str = "", so: str = UNCHANGED
 ) -> list[tuple[Bucket, Tensor]]:
-    """Means that are the same on all ranks, if all of them are finite."""
+    """Means that are the same on all ranks, if all are finite, of moments all that were so before."""
     came = [name for bucket, mean in found for name in spoilt(bucket, mean, kind)]
-    if bound.world.is_any_shard(bool(came), Label(bound.common_step, NOT_FINITE)):
-        put_in = spoilt_in((bucket for bucket, _ in found), kind)
+    put_in = spoilt_in((bucket for bucket, _ in found), kind) if came else []
+    is_spoilt = not set(came) <= set(put_in) if kind else bool(came)
+    if bound.world.is_any_shard(is_spoilt, Label(bound.common_step, NOT_FINITE)):
         raise non_finite_error(bound.world, put_in, came, bound.clock.step, so=so, replica=bound.replica)
     return found
 

@@ -56,7 +56,7 @@ def admit(bound: Bound, joined: Collection[int]) -> None:
 
 
 def check_moments(bound: Bound, names: Collection[str]) -> tuple[set[str], int]:
-    """Of which parameters what optimizers hold is copied, and from whom; all else has a finite mean.
+    """Of which parameters what optimizers hold is copied, and from whom; else infinities are on all ranks.
 
     Raises: NonFiniteError on all ranks; nothing has changed.
     """
@@ -64,7 +64,7 @@ def check_moments(bound: Bound, names: Collection[str]) -> tuple[set[str], int]:
     copied, root = optimizer_states.without_means(replica, world, names)
     buckets = replica.pack(optimizer_states.moments(replica, set(names) - copied))
     everyone = world.gather_all(spoilt_in(buckets, _MOMENTS), "the check of moments")
-    if any(everyone) and not _are_equal(bound, buckets):  # else they stay
+    if any(everyone) and not _are_equal(bound, buckets, not_finite=True):  # else that stays
         raise held_error(everyone, bound.clock.step, UNCHANGED)
     return copied, root
 
@@ -99,8 +99,9 @@ def check(bound: Bound, parameters: Sequence[Item]) -> None:
         raise local_error(bad, bound.world.rank, bound.clock.step, "the model is left as it is")
 
 
-def _are_equal(bound: Bound, buckets: Sequence[Bucket]) -> bool:
-    """Whether all ranks hold the same in these, bit for bit."""
-    mine = digest(bucket.gather(bucket.empty()) for bucket in buckets)
+def _are_equal(bound: Bound, buckets: Sequence[Bucket], *, not_finite: bool = False) -> bool:
+    """Whether all ranks hold the same in these, bit for bit, or the same of what is not finite."""
+    flats = (bucket.gather(bucket.empty()) for bucket in buckets)
+    mine = digest(flat.where(~flat.isfinite(), 0) if not_finite else flat for flat in flats)
     differ = len(set(bound.world.gather(mine, "the average of replicas"))) > 1
     return not bound.world.is_any_shard(differ, Label(bound.common_step, "the average of replicas"))

@@ -155,6 +155,22 @@ def test_a_moment_that_is_none_has_not_begun():
         torch.testing.assert_close(found, torch.full((2, 4), 1.5))
 
 
+def test_what_is_infinite_on_all_ranks_stays_so():
+    """As the least number so far of an entry that was not seen."""
+
+    def rank(group):
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        own = torch.full((2, 4), float(group.rank()))
+        own[0, :2] = torch.tensor([torch.inf, -torch.inf])
+        with attach(model, optimizer, "local_sgd", process_group=group) as engine:
+            optimizer.state[model.weight]["least"] = own
+            engine.switch("bsp")
+        return optimizer.state[model.weight]["least"].flatten().tolist()
+
+    assert simulate(rank, 3) == [[torch.inf, -torch.inf, *[1.0] * 6]] * 3
+
+
 def test_a_number_in_the_place_of_a_moment_is_no_mean():
     """Prodigy holds one where a parameter was zero in its first step."""
 
