@@ -12,8 +12,10 @@ from torch.optim import Optimizer
 
 from relaxcomm.carry.means import mean
 from relaxcomm.carry.old import Old, served_model
+from relaxcomm.errors import ConfigError
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.optimizer_states import Held, have_means
+from relaxcomm.tensors.finiteness import is_finite
 
 
 def carried_model(olds: Sequence[Old], lead: int, replica: Replica) -> dict[str, Any]:
@@ -46,7 +48,17 @@ def carried_model(olds: Sequence[Old], lead: int, replica: Replica) -> dict[str,
     return made
 
 
-def carried_optimizer(states: Sequence[Mapping[str, Any]], optimizer: Optimizer) -> dict[str, Any]:
+def carried_module(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The state of a module beside the model, such as an average of it: the mean of all ranks."""
+    return {
+        key: mean([one[key] for one in states]) if isinstance(value, Tensor) else value
+        for key, value in states[0].items()
+    }
+
+
+def carried_optimizer(
+    states: Sequence[Mapping[str, Any]], optimizer: Optimizer, names: Mapping[Tensor, str]
+) -> dict[str, Any]:
     """An optimizer's state: the mean of what is kept for each entry of a parameter, and one rank's counts.
 
     Where it keeps more of a parameter, such as codes with a scale, or ranks keep other shapes, all of that is
@@ -55,6 +67,9 @@ def carried_optimizer(states: Sequence[Mapping[str, Any]], optimizer: Optimizer)
     Args:
         states: of all ranks, of which the first has come farthest.
         optimizer: whose parameters they are of.
+        names: of the model's parameters.
+
+    Raises: ConfigError for what is finite on some ranks alone.
     """
     indices = [index for group in states[0]["param_groups"] for index in group["params"]]
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
@@ -62,17 +77,25 @@ def carried_optimizer(states: Sequence[Mapping[str, Any]], optimizer: Optimizer)
     kept: dict[int | str, Any] = {}
     for index in {index: None for state in states for index in state["state"]}:
         held = [state["state"][index] for state in states if index in state["state"]]
-        kept[index] = _moments(held, by_index[index]) if index in by_index else copy.deepcopy(held[0])
+        one = by_index.get(index)
+        kept[index] = copy.deepcopy(held[0]) if one is None else _moments(held, one, names.get(one, "none"))
     return {**states[0], "state": kept}
 
 
-def _moments(held: Sequence[Mapping[str, Any]], parameter: Tensor) -> dict[str, Any]:
+def _moments(held: Sequence[Mapping[str, Any]], parameter: Tensor, name: str) -> dict[str, Any]:
     """What is held of a parameter, in tensors of its own: optimizers take them as they are."""
     told = [Held.of(one, parameter) for one in held]
     means = {
         key: mean([one[key] for one, theirs in zip(held, told, strict=True) if key in theirs.moments]).clone()
         for key in (told[0].moments if have_means(told) else ())
     }
+    for key in (key for key, value in means.items() if not is_finite(value)):
+        finite = [is_finite(one[key]) for one in held if key in one]
+        if any(finite):
+            raise ConfigError(
+                f"{key} of {name} is not finite on {finite.count(False)} of the {len(finite)} workers that "
+                f"saved it, and has no mean; start {len(finite)} workers, or go on from an older checkpoint"
+            )
     return {**copy.deepcopy({key: one for key, one in held[0].items() if key not in means}), **means}
 
 

@@ -48,7 +48,7 @@ def carry(
     return {
         "model": carrying.model,
         "optimizers": [
-            carried_optimizer(theirs, optimizer)
+            carried_optimizer(theirs, optimizer, replica.names)
             for optimizer, *theirs in zip(
                 replica.optimizers, *(one["optimizers"] for one in first), strict=True
             )

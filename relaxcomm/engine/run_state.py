@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from torch import nn
 
-from relaxcomm.carry import carry
+from relaxcomm.carry import carried_module, carry
 from relaxcomm.engine import engine_state
 from relaxcomm.engine.attaching.consistency import sharing_errors
 from relaxcomm.engine.saved_state import run_optimizers
@@ -113,9 +114,11 @@ def carried(
     states = [_checked(session.replica, state, others) for state in states]
     algorithm = engine_state.algorithm_of(session, [state["engine"] for state in states])
     made = {
-        name: one.carry_state_dicts([state["others"][name] for state in states])
+        name: (one.carry_state_dicts if isinstance(one, CarriedStateful) else carried_module)(
+            [state["others"][name] for state in states]
+        )
         for name, one in others.items()
-        if isinstance(one, CarriedStateful)
+        if isinstance(one, CarriedStateful | nn.Module)
     }
     shared = [{**state, "others": {**state["others"], **made}} for state in states]
     return carry(shared, session.world.membership, algorithm, session.replica)

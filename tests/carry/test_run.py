@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import re
+from contextlib import nullcontext
 
 import networkx as nx
 import numpy as np
@@ -114,6 +115,18 @@ def test_moments_of_a_parameter_without_dimensions_are_the_mean_too():
             torch.testing.assert_close(moments["exp_avg"], expected)
 
 
+@pytest.mark.parametrize("on", [[1], [0, 1, 2]])
+def test_a_moment_that_is_infinite_on_some_ranks_has_no_mean(on):
+    """As where a square overflows in half precision; what all have never seen may be infinite on all."""
+    states = saved(3, "local_sgd")
+    for rank in on:
+        states[rank]["optimizers"][0]["state"][0]["exp_avg_sq"][0, 2] = torch.inf
+    text = "exp_avg_sq of weight is not finite on 1 of the 3 workers"
+    with nullcontext() if len(on) == 3 else pytest.raises(ConfigError, match=text):
+        for state in loaded(2, states, "local_sgd"):
+            assert state["optimizers"][0]["state"][0]["exp_avg_sq"].isinf().sum() == 1
+
+
 def test_for_the_same_number_nothing_changes():
     """But for the statistics, of which only the sums are kept."""
     states = saved(3, "ef_signsgd")
@@ -207,6 +220,30 @@ def test_what_says_what_becomes_of_it_is_asked():
         return mine.rank
 
     assert simulate(new, 2) == [[0, 1, 2]] * 2
+
+
+def test_of_an_averaged_model_the_mean_is_taken():
+    """It differs where replicas do, and in BatchNorm's statistics where these are equal."""
+
+    def program(group, states=()):
+        torch.manual_seed(group.rank())
+        model = torch.nn.Sequential(torch.nn.Linear(DIM, 2), torch.nn.BatchNorm1d(2)).double()
+        run = Run(group, "local_sgd", model=model)
+        average = torch.optim.swa_utils.AveragedModel(model, use_buffers=True)
+        with run.engine:
+            if states:
+                run.load(states, average=average)
+            else:
+                run.train(2)
+                average.update_parameters(model)
+            return run.export(average=average)
+
+    states = simulate(program, 3)
+    kept = [state["others"]["average"] for state in states]
+    assert not torch.equal(kept[0]["module.1.running_mean"], kept[1]["module.1.running_mean"])
+    for state in simulate(lambda group: program(group, states), 2):
+        for name, value in state["others"]["average"].items():
+            torch.testing.assert_close(value, sum(one[name] for one in kept) / 3, check_dtype=False)
 
 
 def test_what_nobody_knows_is_refused_by_name():
