@@ -133,7 +133,8 @@ def restore(session: Session, saved: Mapping[str, Any], others: Mapping[str, Sta
         saved = _checked(session.replica, saved, others)
     engine_state.check(session, saved["engine"])
     replica = session.replica
-    load_all(session.world.transport, _parts(replica, saved, others))
+    with run_optimizers.telling_of_options(replica.optimizers, rank=session.world.process.rank):
+        load_all(session.world.transport, _parts(replica, saved, others))
     replica.load_model(saved["model"])
     engine_state.restore(session, saved["engine"])
     restore_random(saved["random"], replica.device)

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import astuple, replace
 from typing import Any
 
-from torch.optim import Optimizer
-
 from relaxcomm.errors import ConfigError
-from relaxcomm.replica.named_parameters import param_groups
-from relaxcomm.system.telling import tell
 from relaxcomm.training.results import Point
 from relaxcomm.training.stopwatch import Stopwatch
 
@@ -75,36 +70,3 @@ class RunProgress:
         self.step = state_dict["step"]
         self._clock.go_on_from(state_dict["seconds"])
         self.history = [Point(*one) for one in state_dict["history"]]
-
-
-@contextmanager
-def telling_of_options(optimizers: Sequence[Optimizer], *, rank: int) -> Iterator[None]:
-    """Tell of optimizers' options that the task gives, and a checkpoint that is loaded in here overrides.
-
-    Args:
-        optimizers: of the task.
-        rank: 0 tells.
-    """
-    given = [_options(group) for group in param_groups(optimizers)]
-    yield
-    for before, group in zip(given, param_groups(optimizers), strict=True):
-        saved = _options(group)
-        for name in sorted(before.keys() & saved.keys()):
-            if rank == 0 and before[name] != saved[name]:
-                tell(
-                    f"the optimizer goes on with {name} {saved[name]} of the checkpoint, not with "
-                    f"{before[name]}, which a new run would have"
-                )
-
-
-def _options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """What stays as it is: the first learning rate where a schedule moves it, no momentum that one cycles."""
-    kept = {
-        name: value for name, value in group.items() if isinstance(value, bool | int | float | tuple | list)
-    }
-    kept.pop("params")
-    if "initial_lr" in kept:
-        kept["lr"] = kept.pop("initial_lr")
-    if "max_momentum" in kept:  # of OneCycleLR and CyclicLR
-        kept = {name: value for name, value in kept.items() if name not in ("momentum", "betas")}
-    return kept

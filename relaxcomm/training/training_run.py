@@ -24,7 +24,7 @@ from relaxcomm.training.changing_ranks import ChangingRanks
 from relaxcomm.training.devices import move
 from relaxcomm.training.progress_bar import Display, make_display
 from relaxcomm.training.results import Point, RankRecord
-from relaxcomm.training.run_progress import RunProgress, telling_of_options
+from relaxcomm.training.run_progress import RunProgress
 from relaxcomm.training.stopwatch import Stopwatch
 
 
@@ -133,8 +133,7 @@ class Run:
             self.checkpoints.step()
 
     def _resume(self, checkpoints: Checkpoints) -> None:
-        with telling_of_options(self.task.optimizers, rank=self.ranks.rank):
-            checkpoints.resume()
+        checkpoints.resume()
         self._expect_rest()
 
     def _finish_checkpoints(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from pydantic import ValidationError
@@ -12,10 +13,13 @@ from relaxcomm.engine.saved_state.run_schema import OptimizerState
 from relaxcomm.engine.saved_state.state_schema import fault_of
 from relaxcomm.errors import ConfigError
 from relaxcomm.replica import optimizer_order
+from relaxcomm.replica.named_parameters import param_groups
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.sharding import PARAM_NAMES, held, load_held
+from relaxcomm.system.telling import tell
 
 _HOW = ("foreach", "fused")  # the same step is computed, which moments do not tell
+_TOLD = ("lr", "momentum", "betas", "weight_decay", "eps")  # which users choose, and steps leave as they are
 _Groups: TypeAlias = Sequence[Mapping[str, Any]]
 
 
@@ -155,3 +159,30 @@ def _kind(value: object) -> str:
     if isinstance(value, int | float):
         return "number"
     return "list" if isinstance(value, list | tuple) else type(value).__name__  # YAML has no tuples
+
+
+@contextmanager
+def telling_of_options(optimizers: Sequence[Optimizer], *, rank: int) -> Iterator[None]:
+    """Tell of optimizers' options that differ from those of a saved run, which is loaded in here.
+
+    Args:
+        optimizers: that are attached.
+        rank: 0 tells.
+    """
+    given = [_options(group) for group in param_groups(optimizers)]
+    yield
+    for before, group in zip(given, param_groups(optimizers), strict=True):
+        saved = _options(group)
+        for name in sorted(before.keys() & saved.keys()):
+            if rank == 0 and before[name] != saved[name]:
+                tell(
+                    f"the optimizer goes on with {name} {saved[name]}, as it was saved, not with "
+                    f"{before[name]}, as it was made here"
+                )
+
+
+def _options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """What stays as it is: the first learning rate where a schedule moves it, no momentum that one cycles."""
+    cycled = ("momentum", "betas") if "max_momentum" in group else ()  # by OneCycleLR and CyclicLR
+    known = {**group, "lr": group.get("initial_lr", group.get("lr"))}
+    return {name: known[name] for name in _TOLD if name in known and name not in cycled}

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from relaxcomm import ConfigError, attach, checkpoint, simulate
+from relaxcomm.engine.saved_state.run_optimizers import telling_of_options
 
 
 class Counting(torch.optim.SGD):
@@ -222,3 +223,44 @@ def test_where_one_does_not_take_its_state_nothing_is_loaded(tmp_path):
     simulate(lambda group: run(group, Naming, checkpoint.save, 2), 2)
     told = simulate(lambda group: run(group, (Naming, Refusing)[group.rank()], checkpoint.load, 1), 2)
     assert all("Refusing does not take the saved state: KeyError('mine')" in one for one in told)
+
+
+def test_a_schedule_is_no_other_learning_rate(capsys):
+    optimizer = torch.optim.SGD(torch.nn.Linear(1, 1).parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    with telling_of_options([optimizer], rank=0):
+        optimizer.step()
+        schedule.step()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_a_momentum_that_a_schedule_cycles_is_no_other_one(kind, capsys):
+    options = {"momentum": 0.9} if kind is torch.optim.SGD else {}
+    optimizer = kind(torch.nn.Linear(1, 1).parameters(), lr=0.1, weight_decay=0.0, **options)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
+    with telling_of_options([optimizer], rank=0):
+        optimizer.step()
+        schedule.step()
+    assert capsys.readouterr().err == ""
+    with telling_of_options([optimizer], rank=0):
+        optimizer.param_groups[0]["weight_decay"] = 0.1
+    assert "goes on with weight_decay 0.1" in capsys.readouterr().err
+
+
+class CountingFromZero(torch.optim.SGD):
+    """Its groups count steps, as those of schedule-free optimizers do."""
+
+    def __init__(self, parameters, lr):
+        super().__init__([{"params": [*parameters], "k": 0}], lr=lr, momentum=0.9)
+
+    def step(self, closure=None):
+        self.param_groups[0]["k"] += 1
+        return super().step(closure)
+
+
+def test_a_setting_that_is_another_here_is_told_of(tmp_path, capsys):
+    made, into = (lambda parameters, lr=lr: CountingFromZero(parameters, lr) for lr in (0.1, 0.2))
+    resumed(made, tmp_path, into=into)
+    (told,) = (line for line in capsys.readouterr().err.splitlines() if "as it was saved" in line)
+    assert told.endswith("goes on with lr 0.1, as it was saved, not with 0.2, as it was made here")
