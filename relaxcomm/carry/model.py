@@ -87,7 +87,7 @@ def _moments(held: Sequence[Mapping[str, Any]], parameter: Tensor, name: str) ->
     told = [Held.of(one, parameter) for one in held]
     means = {
         key: mean([one[key] for one, theirs in zip(held, told, strict=True) if key in theirs.moments]).clone()
-        for key in (told[0].moments if have_means(told) else ())
+        for key in ({key: None for one in told for key in one.moments} if have_means(told) else ())
     }
     for key in (key for key, value in means.items() if not is_finite(value)):
         finite = [is_finite(one[key]) for one in held if key in one]
@@ -96,7 +96,8 @@ def _moments(held: Sequence[Mapping[str, Any]], parameter: Tensor, name: str) ->
                 f"{key} of {name} is not finite on {finite.count(False)} of the {len(finite)} workers that "
                 f"saved it, and has no mean; start {len(finite)} workers, or go on from an older checkpoint"
             )
-    return {**copy.deepcopy({key: one for key, one in held[0].items() if key not in means}), **means}
+    farthest, _ = max(zip(held, told, strict=True), key=lambda pair: pair[1].steps)
+    return {**copy.deepcopy({key: one for key, one in farthest.items() if key not in means}), **means}
 
 
 def _memory(tensor: Tensor) -> tuple[Any, ...]:

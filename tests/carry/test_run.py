@@ -104,6 +104,23 @@ class Tempered(torch.nn.Linear):
         return super().forward(x) * self.temperature
 
 
+def test_a_count_is_that_of_the_worker_that_has_stepped_the_parameter_most():
+    """Another may not have used it in some step, as after a switch."""
+    states = saved(3, "local_sgd")
+    states[1]["optimizers"][0]["state"][0]["step"] += 2
+    assert [one["optimizers"][0]["state"][0]["step"] for one in loaded(2, states, "local_sgd")] == [5, 5]
+
+
+@pytest.mark.parametrize("on", [0, 1])
+def test_a_moment_that_a_worker_has_not_begun_is_the_mean_of_the_others(on):
+    states = saved(3, "local_sgd")
+    moments = [state["optimizers"][0]["state"][0] for state in states]
+    expected = sum(one["exp_avg"] for rank, one in enumerate(moments) if rank != on) / 2
+    moments[on]["exp_avg"] = None
+    for state in loaded(2, states, "local_sgd"):
+        torch.testing.assert_close(state["optimizers"][0]["state"][0]["exp_avg"], expected)
+
+
 def test_moments_of_a_parameter_without_dimensions_are_the_mean_too():
     states = simulate(lambda group: Run(group, "local_sgd", model=Tempered()).train(3).export(), 3)
     theirs = [state["optimizers"][0]["state"] for state in states]
