@@ -171,14 +171,16 @@ def telling_of_options(optimizers: Sequence[Optimizer], *, rank: int) -> Iterato
     """
     given = [_options(group) for group in param_groups(optimizers)]
     yield
-    for before, group in zip(given, param_groups(optimizers), strict=True):
-        saved = _options(group)
-        for name in sorted(before.keys() & saved.keys()):
-            if rank == 0 and before[name] != saved[name]:
-                tell(
-                    f"the optimizer goes on with {name} {saved[name]}, as it was saved, not with "
-                    f"{before[name]}, as it was made here"
-                )
+    groups = list(zip(given, map(_options, param_groups(optimizers)), strict=True))
+    for name in _TOLD if rank == 0 else ():
+        pairs = [(ours[name], saved[name]) for ours, saved in groups if name in ours and name in saved]
+        differ = [(ours, saved) for ours, saved in pairs if ours != saved]
+        if differ:
+            (ours, saved), others = differ[0], len(differ) - 1
+            tell(
+                f"the optimizer goes on with {name} {saved}, as it was saved, not with {ours}, as it was "
+                f"made here{f'; so do {others} other groups with theirs' if others else ''}"
+            )
 
 
 def _options(group: Mapping[str, Any]) -> dict[str, Any]:

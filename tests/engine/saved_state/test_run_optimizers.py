@@ -252,10 +252,11 @@ class CountingFromZero(torch.optim.SGD):
     """Its groups count steps, as those of schedule-free optimizers do."""
 
     def __init__(self, parameters, lr):
-        super().__init__([{"params": [*parameters], "k": 0}], lr=lr, momentum=0.9)
+        super().__init__([{"params": [one], "k": 0} for one in parameters], lr=lr, momentum=0.9)
 
     def step(self, closure=None):
-        self.param_groups[0]["k"] += 1
+        for group in self.param_groups:
+            group["k"] += 1
         return super().step(closure)
 
 
@@ -263,4 +264,4 @@ def test_a_setting_that_is_another_here_is_told_of(tmp_path, capsys):
     made, into = (lambda parameters, lr=lr: CountingFromZero(parameters, lr) for lr in (0.1, 0.2))
     resumed(made, tmp_path, into=into)
     (told,) = (line for line in capsys.readouterr().err.splitlines() if "as it was saved" in line)
-    assert told.endswith("goes on with lr 0.1, as it was saved, not with 0.2, as it was made here")
+    assert "lr 0.1, as it was saved, not with 0.2, as it was made here; so do 1 other groups" in told
