@@ -99,6 +99,28 @@ def test_an_interrupt_without_workers_tells_of_none(broken):
     assert (done.exit_code, done.stderr) == (130, "relaxcomm: interrupted\n")
 
 
+SWALLOWING = """
+import os, signal, sys
+
+class Torch:
+    def find_spec(self, name, *places):
+        if name == "relaxcomm.cli.app":
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except KeyboardInterrupt:
+                pass
+
+sys.meta_path.insert(0, Torch())
+"""
+
+
+def test_an_interrupt_during_imports_ends_the_command():
+    """Also in torch, which takes any error for a NumPy that is not there."""
+    command = [sys.executable, "-c", SWALLOWING + MAIN, "--version"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_fits_and_explains_every_option(name):
     done = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80", "TERM": "dumb"})
