@@ -31,9 +31,10 @@ def signals() -> Iterator[None]:
     try:  # from now on one may come
         for number in ending():
             signal.signal(number, raise_signal)
-        resource_tracker.ensure_running()  # its start would unblock the signal
         threading.Thread(target=done.wait, daemon=True, name="relaxcomm-ctrl-c").start()
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # what cleans up outlives a closed terminal
+        resource_tracker.ensure_running()  # its start would unblock SIGINT
+        signal.pthread_sigmask(signal.SIG_SETMASK, {*mask, signal.SIGINT})
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)

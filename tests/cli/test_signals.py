@@ -137,6 +137,19 @@ def test_a_signal_that_comes_while_handlers_are_set_leaves_none_of_them(monkeypa
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_what_cleans_up_outlives_a_closed_terminal(monkeypatch):
+    """Another in its place would not know what is to be cleaned up, and say so in pages."""
+    blocked = []
+    monkeypatch.setattr(resource_tracker, "ensure_running", lambda: blocked.append(masked()))
+    with signals.signals():
+        blocked.append(masked())
+    assert [signal.SIGHUP in one for one in blocked] == [True, False]
+
+
+def masked():
+    return signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
 def test_what_nohup_has_ignored_ends_nothing(monkeypatch):
     asked = []
 
