@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.replica.named_parameters import plain
+from relaxcomm.replica.named_parameters import named_buffers, plain
 from relaxcomm.tensors.items import Item
 
 
@@ -32,6 +32,9 @@ def load(model: nn.Module, sent: Mapping[str, Any]) -> None:
                 f"the model's state_dict has {name} {where} on the rank that sends its own; register the "
                 "same on all ranks (a buffer under register_buffer(…, persistent=False) stays on its rank)"
             )
+    for name, buffer in named_buffers(model):
+        if name in sent and sent[name].shape != buffer.shape:  # it has grown there since attach
+            buffer.data = buffer.new_empty(sent[name].shape)
     held.update({own[name]: value for name, value in sent.items()})  # modules' versions stay beside them
     model.load_state_dict(held)
 

@@ -96,6 +96,17 @@ def test_a_name_that_one_rank_alone_has_is_refused(where):
     assert here.weight.tolist() == before
 
 
+def test_a_newcomer_takes_over_what_has_grown_and_needs_no_scaler():
+    ours, theirs = nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+    for model, count in ((ours, 5), (theirs, 1)):
+        model.register_buffer("queue", torch.arange(count))
+    queue, scaler = theirs.queue, torch.amp.GradScaler("cpu")
+    sender, newcomer = Replica(ours, [], None, 256), Replica(theirs, [], scaler, 256)
+    restore_replica(newcomer, parcels.decoded(parcels.encoded(exported_replica(sender))))
+    assert theirs.queue is queue
+    assert queue.tolist() == [0, 1, 2, 3, 4]
+
+
 class Adapted(nn.Module):
     """Its state_dict has adapters alone, as that of a model with low-rank ones has."""
 

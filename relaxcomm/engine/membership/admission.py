@@ -114,7 +114,7 @@ def restore_replica(replica: Replica, saved: Mapping[str, Any]) -> None:
     sent_model.load(replica.model, saved["model"])
     sent_model.fill([*replica.parameters, *replica.frozen], saved["parameters"])
     sent_optimizers.load(replica, saved["optimizers"])
-    if replica.scaler is not None:
+    if replica.scaler is not None and saved["scaler"]:  # the run may have none, or one that is off
         replica.scaler.load_state_dict(saved["scaler"])
 
 
