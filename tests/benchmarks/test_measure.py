@@ -109,10 +109,12 @@ def test_a_rank_that_fails_ends_the_run_with_its_reason():
 
 def fail_one_after_the_other(rank: int) -> None:
     """Rank 1 first, whose process then ends last."""
+    store = dist.distributed_c10d._get_default_store()
     if rank == 1:
         atexit.register(time.sleep, 3)
+        atexit.register(store.set, "rank 1 has failed", "")
         raise RuntimeError("rank 1 was told to fail")
-    time.sleep(1)
+    store.wait(["rank 1 has failed"])
     raise RuntimeError("rank 1 is gone")
 
 

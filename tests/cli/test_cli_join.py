@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ def own_environment(monkeypatch):
 def run():
     """A store in which a run says that it trains, and its address."""
     store, address = listen("127.0.0.1")
-    invitation.invite(store, {"algorithm": "bsp", "task": "digits", "timeout_seconds": 0.5})
+    invitation.invite(store, {"algorithm": "bsp", "task": "digits"})
     return store, address
 
 
@@ -102,7 +103,9 @@ def test_a_run_that_ends_while_it_is_waited_for(monkeypatch, capfd):
     assert "frame #" not in capfd.readouterr().err
 
 
-def test_a_run_that_does_not_begin(run):
+def test_a_run_that_does_not_begin(run, monkeypatch):
+    clock = SimpleNamespace(monotonic=iter([0.0, 301.0]).__next__, sleep=None)
+    monkeypatch.setattr(elastic_store, "time", clock)
     assert "has told of no run that can be joined" in said(run[1])
 
 

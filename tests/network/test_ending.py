@@ -16,7 +16,7 @@ SCRIPT = (
     + """
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-with relaxcomm.attach(model, optimizer, {"algorithm": ALGORITHM, "timeout_seconds": 10}):
+with relaxcomm.attach(model, optimizer, {"algorithm": ALGORITHM, "timeout_seconds": 100}):
     for step in range(20):
         if rank == 1 and step == 5:
             raise KeyError("mine")

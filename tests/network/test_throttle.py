@@ -221,13 +221,15 @@ def test_a_step_takes_as_long_as_its_bytes_and_computes_the_same():
 
 def poll(rank):
     """Whether a result was there at once, seconds of issuing, of waiting, and whether it was there after."""
-    _, transport = throttled(SLOW, timeout_seconds=0.8)  # of others, not of a link
+    _, transport = throttled(SLOW)
+    transport.meet("begin together")
     begin = time.perf_counter()
     big = transport.issue(AllReduce(torch.ones(600_001), "sum"), Label(0, "rule", 0))
     small = transport.issue(AllReduce(torch.ones(3), "sum"), Label(0, "rule", 1))
     issued = time.perf_counter() - begin
-    while not small._pending.arrived():  # the bytes themselves
+    while not (big._pending.arrived() and small._pending.arrived()):  # the bytes themselves
         time.sleep(0.001)
+    transport._waiting.seconds = 0.0  # for others, not for a link
     early = big.arrived(), small.arrived()
     received = small.wait()
     waited = time.perf_counter() - begin
