@@ -114,5 +114,7 @@ def test_where_the_store_has_ended_so_may_the_run():
     stays = generations(reads, 1, 60)
     stays.newest()
     del holds
-    with pytest.raises(CommunicationError, match=r"worker 1 cannot go on: .* the run has ended, or was"):
-        stays.follow()
+    for ask, what in ((stays.newest, "learn of newcomers"), (stays.follow, "go on")):
+        said = rf"worker 1 cannot {what}: .* the run has ended, or was"
+        with pytest.raises(CommunicationError, match=said):
+            ask()
