@@ -35,7 +35,8 @@ def load(model: nn.Module, sent: Mapping[str, Any]) -> None:
     for name, buffer in named_buffers(model):
         if name in sent and sent[name].shape != buffer.shape:  # it has grown there since attach
             buffer.data = buffer.new_empty(sent[name].shape)
-    held.update({own[name]: value for name, value in sent.items()})  # modules' versions stay beside them
+    # Modules' versions stay beside them, and what both hold.
+    held.update({own[name]: value for name, value in sent.items() if value is not None})
     model.load_state_dict(held)
 
 
@@ -45,7 +46,8 @@ def values(parameters: Iterable[Item]) -> dict[str, Tensor]:
 
 
 def fill(parameters: Iterable[Item], sent: Mapping[str, Tensor]) -> None:
-    """Have parameters hold what `values` has made on another rank."""
+    """Have parameters hold what `values` has made on another rank, of all or some of them."""
     with torch.no_grad():
         for item in parameters:
-            item.parameter.copy_(sent[item.name])
+            if item.name in sent:
+                item.parameter.copy_(sent[item.name])

@@ -11,7 +11,7 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 
 from relaxcomm import ConfigError
 from relaxcomm.engine.membership import parcels, survival
-from relaxcomm.engine.membership.admission import exported_replica, restore_replica
+from relaxcomm.engine.membership.admission import exported_replica, frozen, restore_replica
 from relaxcomm.replica import sent_model
 from relaxcomm.replica.replica import Replica
 from tests.engine.harness import World, in_process
@@ -127,3 +127,19 @@ def test_a_newcomer_takes_over_parameters_that_no_state_dict_has():
     sender, newcomer = (Replica(model, [], None, 256) for model in (ours, theirs))
     restore_replica(newcomer, parcels.decoded(parcels.encoded(exported_replica(sender))))
     assert all(map(torch.equal, ours.parameters(), theirs.parameters()))
+
+
+@pytest.mark.parametrize(("bases", "is_sent"), [([0], False), ([0, 0], False), ([0, 1], True)])
+def test_what_is_not_trained_is_sent_to_those_who_lack_it(bases, is_sent):
+    def made(trained: int, base: int) -> Replica:
+        torch.manual_seed(base)
+        model = nn.Sequential(nn.Linear(2, 2).requires_grad_(False), nn.Linear(2, 2))
+        nn.init.constant_(model[1].weight, trained)
+        return Replica(model, [], None, 256)
+
+    sender, *joined = made(1, 0), *(made(2, base) for base in bases)
+    state = exported_replica(sender, [frozen(one) for one in joined])
+    assert is_sent == ("0.weight" in state["parameters"]) == (state["model"]["0.weight"] is not None)
+    for newcomer in joined:
+        restore_replica(newcomer, parcels.decoded(parcels.encoded(state)))
+        assert all(map(torch.equal, newcomer.model.parameters(), sender.model.parameters()))

@@ -20,6 +20,7 @@ from relaxcomm.replica import sent_model, sent_optimizers
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.world import World, tensor_of
+from relaxcomm.tensors.digest import checksum
 
 _LOOK_SECONDS = 0.5
 _MOST = 64  # synchronisations between two looks: steps may become slow
@@ -96,11 +97,24 @@ def take_over(world: World) -> Any:
     return state
 
 
-def exported_replica(replica: Replica) -> dict[str, Any]:
-    """Model, optimizers and scaler."""
+def frozen(replica: Replica) -> dict[str, int]:
+    """Checksums of what is not trained, by name: who joins mostly has it, and it is large beside the rest."""
+    return {item.name: int(checksum(item.parameter)) for item in replica.frozen}
+
+
+def exported_replica(replica: Replica, held: Sequence[Mapping[str, int]] = ({},)) -> dict[str, Any]:
+    """Model, optimizers and scaler.
+
+    Args:
+        replica: of this rank.
+        held: by each that joins, see `frozen`; what all of them hold is not sent.
+    """
+    known = {name for name, own in frozen(replica).items() if all(one.get(name) == own for one in held)}
+    sent = [item for item in (*replica.parameters, *replica.frozen) if item.name not in known]
+    state = sent_model.state(replica.model).items()
     return {
-        "model": sent_model.state(replica.model),
-        "parameters": sent_model.values([*replica.parameters, *replica.frozen]),
+        "model": {name: None if name in known else value for name, value in state},
+        "parameters": sent_model.values(sent),
         "optimizers": sent_optimizers.states(replica),
         "scaler": None if replica.scaler is None else replica.scaler.state_dict(),
     }

@@ -153,7 +153,7 @@ def _stay(
     if late is not None and standings.are_whole and new.plan.buckets is not None:
         _restore_late(step, late)
     if standings.joined:
-        state = admission.exported_replica(new.replica)
+        state = admission.exported_replica(new.replica, standings.frozen)
         engine = {**step_state.export(step), **schedule, "loaders": loaders or mine.loaders}
         state |= {"engine": {**engine, "client_states": {}}, "rests": rests}
         admission.hand_over(world, {**state, "resumes_at": standings.last_step}, standings.joined)
@@ -187,7 +187,7 @@ def join(
 
     Raises: ConfigError for a state that is not of this model.
     """
-    standings = Standings.gather(world, Standing(target=target))
+    standings = Standings.gather(world, Standing(target=target, frozen=admission.frozen(fresh.replica)))
     if standings.differ:
         parcels.receive_shared(world, standings.farthest)
     state = admission.take_over(world)

@@ -34,6 +34,7 @@ class Standing:
         evaluated: names of the parameters that it holds in the place of those that are trained.
         are_final: whether these are what the run or its algorithm ends with, and stay.
         ends_as_loaded: whether it ends with what a load has left as it was, if others end with theirs.
+        frozen: checksums of what it does not train, by name, if it joins.
     """
 
     next_step: int = -1
@@ -49,6 +50,7 @@ class Standing:
     evaluated: Sequence[str] = ()
     are_final: bool = False
     ends_as_loaded: bool = False
+    frozen: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def stays(self) -> bool:
@@ -70,6 +72,11 @@ class Standings:
     def joined(self) -> list[int]:
         """The ranks that were not there before."""
         return [rank for rank, one in enumerate(self.by_rank) if not one.stays]
+
+    @property
+    def frozen(self) -> list[Mapping[str, int]]:
+        """Of each of them, see `Standing`."""
+        return [one.frozen for one in self.by_rank if not one.stays]
 
     @property
     def farthest(self) -> int:
