@@ -7,7 +7,7 @@ import signal
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver, get_context
+from multiprocessing import forkserver, get_context, resource_tracker
 from multiprocessing.connection import Connection
 from typing import Literal
 
@@ -17,6 +17,7 @@ from relaxcomm.cli.exit_codes import warn
 
 START_METHOD: Literal["forkserver"] = "forkserver"
 _IMPORTS = "relaxcomm.cli.worker_imports"
+_CLOSED = (signal.SIGHUP, signal.SIGQUIT)
 
 
 @contextmanager
@@ -54,18 +55,21 @@ def server() -> psutil.Process | None:
 
 
 def _begin() -> Mapping[str, str | None]:
+    """Start the server, in which SIGINT is blocked: its workers inherit that until `end_at_interrupt`."""
     context = get_context(START_METHOD)
     context.set_forkserver_preload([_IMPORTS])
-    forkserver.ensure_running()  # in this thread: the server ends with it
-    told, tell = context.Pipe(duplex=False)
-    first = context.Process(target=_tell_environment, args=(tell,))
-    mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    try:  # what another thread hears would not end a wait of this one, which takes as long as all imports
-        first.start()
-        tell.close()
-        theirs: dict[str, str] = told.recv()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _CLOSED)  # what cleans up outlives a closed terminal
+    try:
+        resource_tracker.ensure_running()  # its start would unblock SIGINT
+        signal.pthread_sigmask(signal.SIG_SETMASK, {*mask, signal.SIGINT})
+        forkserver.ensure_running()  # in this thread: the server ends with it
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    told, tell = context.Pipe(duplex=False)
+    first = context.Process(target=_tell_environment, args=(tell,))
+    first.start()
+    tell.close()
+    theirs: dict[str, str] = told.recv()
     first.join()
     mine = dict(os.environ)
     return {name: mine.get(name) for name in theirs | mine if theirs.get(name) != mine.get(name)}

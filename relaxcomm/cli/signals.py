@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import resource_tracker
 from typing import NoReturn
 
 import psutil
@@ -21,24 +19,13 @@ _SIGNALS = (signal.SIGINT, *_ENDING)
 
 @contextmanager
 def signals() -> Iterator[None]:
-    """Start workers deaf to Ctrl-C until `end_at_interrupt`, and put back what the launcher leaves behind.
-
-    A blocked signal is inherited, so it is blocked here, and a thread hears it for this process. The others
-    end what is under way, also before torch's launcher has handlers of its own.
-    """
+    """Let signals end what is under way, also before torch's launcher hears them, and put back what was."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
-    done, mask = threading.Event(), signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:  # from now on one may come
         for number in ending():
             signal.signal(number, raise_signal)
-        threading.Thread(target=done.wait, daemon=True, name="relaxcomm-ctrl-c").start()
-        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # what cleans up outlives a closed terminal
-        resource_tracker.ensure_running()  # its start would unblock SIGINT
-        signal.pthread_sigmask(signal.SIG_SETMASK, {*mask, signal.SIGINT})
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        done.set()
         for number, handler in before.items():
             signal.signal(number, handler)
 

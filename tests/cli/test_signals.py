@@ -10,7 +10,7 @@ from multiprocessing import forkserver, resource_tracker
 
 import psutil
 import pytest
-from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing import MultiprocessContext, SignalException
 
 from relaxcomm.cli import fork_server, launcher, signals
 from relaxcomm.cli.exit_codes import RunFailed
@@ -130,24 +130,64 @@ def test_a_deadline_that_passes_while_it_is_set_or_called_off_says_so(during, mo
 
 
 def test_a_signal_that_comes_while_handlers_are_set_leaves_none_of_them(monkeypatch):
+    def signals_so_far():
+        yield signal.SIGTERM
+        os.kill(os.getpid(), signal.SIGTERM)
+
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(resource_tracker, "ensure_running", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    monkeypatch.setattr(signals, "ending", signals_so_far)
     with pytest.raises(SignalException), signals.signals():
         pass
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-def test_what_cleans_up_outlives_a_closed_terminal(monkeypatch):
-    """Another in its place would not know what is to be cleaned up, and say so in pages."""
-    blocked = []
-    monkeypatch.setattr(resource_tracker, "ensure_running", lambda: blocked.append(masked()))
-    with signals.signals():
-        blocked.append(masked())
-    assert [signal.SIGHUP in one for one in blocked] == [True, False]
-
-
 def masked():
     return signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_what_cleans_up_outlives_a_closed_terminal_and_workers_begin_deaf_to_an_interrupt(monkeypatch):
+    """Another in its place would not know what is to be cleaned up, and say so in pages."""
+    blocked, before = [], masked()
+    for module in (resource_tracker, forkserver):
+        monkeypatch.setattr(module, "ensure_running", lambda: blocked.append(masked() - before))
+    with fork_server.begun():
+        blocked.append(masked() - before)
+    assert (blocked[:2], blocked[-1]) == ([{signal.SIGHUP, signal.SIGQUIT}, {signal.SIGINT}], set())
+
+
+def ignore(folder):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    (folder / os.environ["RANK"]).touch()
+    time.sleep(1000)
+
+
+@pytest.mark.ranks
+def test_a_second_interrupt_waits_for_nobody(monkeypatch, tmp_path):
+    """The first one lets workers end in their own way, for half a minute."""
+    close, begun = MultiprocessContext._close, []
+
+    def closes(context, death_sig, **limits):
+        begun.append(time.monotonic())
+        close(context, death_sig, **limits)
+
+    def interrupt():
+        while len(list(tmp_path.iterdir())) < 2:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+        while not begun:
+            time.sleep(0.01)
+        time.sleep(0.5)  # it waits by now
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(MultiprocessContext, "_close", closes)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=interrupt, daemon=True).start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            launcher.launch(partial(ignore, tmp_path), 2)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert time.monotonic() - begun[0] < 25
 
 
 def test_what_nohup_has_ignored_ends_nothing(monkeypatch):
