@@ -18,7 +18,7 @@ from relaxcomm.network.operations import Broadcast, Label, Neighbors
 from relaxcomm.step.world import World
 
 _TYPES = np.typecodes["AllInteger"] + np.typecodes["Float"] + "?"
-_NUMBERS = [np.float64().__reduce__()[0], np.dtype, *{type(np.dtype(code)) for code in _TYPES}]
+_NUMBERS: list[Any] = [np.float64().__reduce__()[0], np.dtype, *{type(np.dtype(code)) for code in _TYPES}]
 """What makes NumPy's numbers, which schedules of rates may give."""
 
 
