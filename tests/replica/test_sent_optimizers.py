@@ -157,16 +157,6 @@ def test_numbers_of_numpy_are_sent_as_numbers():
         assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["betas"]) == (0.5, [(0.25, 3)])
 
 
-def test_what_refers_to_itself_is_sent_as_it_is():
-    def change(optimizer):
-        optimizer.param_groups[0]["past"] = past = [0.5]
-        past.append(past)
-
-    for _, optimizer in in_process(lambda world: sent_by_1(world, momentum, change), 3):
-        past = optimizer.param_groups[0]["past"]
-        assert past[1] is past
-
-
 def test_what_only_code_could_make_again_is_refused_by_name():
     def change(optimizer):
         optimizer.param_groups[0]["share"] = Fraction(1, 2)

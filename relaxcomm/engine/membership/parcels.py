@@ -10,16 +10,12 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor
-from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
+from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.byte_counters import RECOVERY
 from relaxcomm.network.operations import Broadcast, Label, Neighbors
 from relaxcomm.step.world import World
-
-_TYPES = np.typecodes["AllInteger"] + np.typecodes["Float"] + "?"
-_NUMBERS: list[Any] = [np.float64().__reduce__()[0], np.dtype, *{type(np.dtype(code)) for code in _TYPES}]
-"""What makes NumPy's numbers, which schedules of rates may give."""
 
 
 def receive_shared(world: World, root: int, mine: Any = None) -> Any:
@@ -54,8 +50,17 @@ def pass_on(world: World, parcels: Mapping[int, Tensor]) -> dict[int, Any]:
 def encoded(value: Any) -> Tensor:
     """A state as bytes."""
     content = io.BytesIO()
-    torch.save(value, content)
+    torch.save(_without_numpy(value), content)
     return torch.frombuffer(content.getbuffer(), dtype=torch.uint8)
+
+
+def _without_numpy(value: Any) -> Any:
+    """A state with plain numbers in the place of NumPy's, which schedules of rates may give."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {key: _without_numpy(one) for key, one in value.items()}
+    return type(value)(map(_without_numpy, value)) if type(value) in (list, tuple) else value
 
 
 def decoded(raw: Tensor) -> Any:
@@ -65,8 +70,7 @@ def decoded(raw: Tensor) -> Any:
     """
     content = io.BytesIO(raw.numpy().tobytes())
     try:
-        with safe_globals(_NUMBERS):
-            return torch.load(content, map_location="cpu", weights_only=True)
+        return torch.load(content, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         content.seek(0)
         names = ", ".join(get_unsafe_globals_in_checkpoint(content))
