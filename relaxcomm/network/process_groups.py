@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -32,6 +33,7 @@ from relaxcomm.network.polled_work import PolledWork
 from relaxcomm.network.reductions import scaled
 from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.streams import pinned
+from relaxcomm.network.threaded_call import ThreadedCall
 from relaxcomm.network.transport import Membership
 
 _NEVER_SENT = 0x7E57  # a tag
@@ -166,7 +168,7 @@ class Groups:
             group = self._between_gpus("neighbors", wait)
             return _exchange_at_once(group, sends, takes), result
         if self._linked is None:
-            self._linked = self._rendezvous.gloo("neighbors of the host")
+            wait(ThreadedCall(self._link))
         # Gloo takes every pointer here for one into the host's memory; only its collectives know GPUs.
         copies = {id(tensor): tensor.cpu() for _, tensor in sends}  # are there when this returns
         landings = [(tensor, pinned(tensor)) for _, tensor in takes if tensor.is_cuda]
@@ -175,6 +177,11 @@ class Groups:
         works += [self._linked.recv([room.get(id(tensor), tensor)], rank, 0) for rank, tensor in takes]
         # Each takes one wait of the whole limit, and the sends end with the receives.
         return [ThreadedWork(works, self._rendezvous.limit, landings)] if works else [], result
+
+    def _link(self) -> None:
+        # By a connection of its own: it may wait on for a rank that is lost, when the others have gone on.
+        place = replace(self._rendezvous, store=self._rendezvous.store.clone())
+        self._linked = place.gloo("neighbors of the host")
 
 
 def _exchange_at_once(

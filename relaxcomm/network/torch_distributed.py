@@ -9,6 +9,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
+from relaxcomm.errors import CommunicationError
 from relaxcomm.network.byte_counters import ByteCounters
 from relaxcomm.network.device_times import DeviceTimes
 from relaxcomm.network.meetings import Meetings
@@ -152,6 +153,8 @@ class TorchTransport(Transport):
         self.counters.add(label.rule, *self.traffic(operation))
         try:
             works, result = self._groups.start(operation, lambda work: waiting.wait_for(work, label, index))
+        except CommunicationError:  # while others were waited for who make a group for it
+            raise
         except RuntimeError as error:
             self._monitor.check()
             raise waiting.broke(label, error) from error
