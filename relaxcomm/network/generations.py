@@ -89,13 +89,11 @@ class Generations:
         self._store.close()
 
     def newest(self) -> int:
-        """The last newcomer that has asked to be admitted, and has not ended; -1 where there is none.
-
-        Raises: CommunicationError if the store is gone.
-        """
-        with self._store_needed("learn of newcomers"):
+        """The last newcomer that has asked to be admitted, and has not ended; -1 where there is none."""
+        with suppress(RuntimeError):  # of a store that is away: nobody can ask there
             asked = range(self.current.newest + 1, self._size + self._store.add(_NEWCOMERS, 0))
             return next((worker for worker in reversed(asked) if not self._gone(worker)), -1)
+        return -1
 
     def refuse(self, newest: int, why: str, *, says: bool) -> None:
         """Do not admit newcomers up to one; every worker calls it, and one says so in the store."""
