@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import importlib.metadata
 import io
 import os
@@ -14,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from relaxcomm.cli import importing
 from relaxcomm.cli.exit_codes import readable, warn, watch_output
 
 _COMMANDS = {
@@ -74,11 +74,8 @@ for _name, (_, _said) in _COMMANDS.items():
 
 def imported(name: str, rich_markup_mode: Any = None) -> Any:
     """A command, with its options."""
-    with readable(show_traceback=False):
+    with importing(), readable(show_traceback=False):
         command = pkgutil.resolve_name(f"relaxcomm.cli.{_COMMANDS[name][0]}")
-    if not gc.isenabled():  # see `main`
-        gc.freeze()
-        gc.enable()
     alone = typer.Typer(add_completion=False, rich_markup_mode=rich_markup_mode)
     alone.command(name)(command)
     return typer.main.get_command(alone)
@@ -101,7 +98,5 @@ def main() -> None:
     watch_output()
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         app.rich_markup_mode = None  # no boxes in help and errors
-    # What imports make is there to stay: to look through it for garbage takes a sixth of their time.
-    gc.disable()
     with readable(show_traceback=False):  # what no command has begun, such as its help
         app(prog_name="relaxcomm")
