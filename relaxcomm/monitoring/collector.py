@@ -37,7 +37,7 @@ _OWN = frozenset(
         *("bytes_sent", "bytes_received", "bytes_uncompressed", "step_seconds", "exchange_seconds"),
         *("evaluation", "evaluation_bytes_sent", "evaluation_bytes_received"),
         *("exposed_communication_seconds", "hidden_communication_seconds", "callback_seconds"),
-        *("trigger_value", "trigger_threshold"),
+        *("trigger_value", "trigger_threshold", "world_size"),
     }
 )
 _LOGGED = frozenset({"time", "step", "triggers"})  # what else a line of the run log says
@@ -110,6 +110,7 @@ def _counts(now: Snapshot, local_steps: int) -> Iterator[Metric]:
     facts = {"algorithm": now.algorithm, "version": _version(), "world_size": str(now.world_size)}
     facts["synchronous"] = str(now.keeps_step).lower()
     yield InfoMetricFamily("relaxcomm", "What runs.", value=facts)
+    yield GaugeMetricFamily("relaxcomm_world_size", "Ranks that train now.", value=now.world_size)
     yield _family(
         CounterMetricFamily,
         "steps",

@@ -72,6 +72,7 @@ def test_local_sgd_shows_its_counts_and_the_distance_between_replicas(network, t
         assert value(series, "relaxcomm_step_seconds_count") == 8  # the first has no beginning
         assert value(series, "relaxcomm_loss") == losses[-1]
         assert value(series, "relaxcomm_info", algorithm="local_sgd", world_size="3") == 1
+        assert value(series, "relaxcomm_world_size") == 3
         distance = float(np.linalg.norm(locals_[7] - together))
         assert value(series, "relaxcomm_replica_distance") == pytest.approx(distance, rel=1e-6)
         norm = float(np.linalg.norm(together))
