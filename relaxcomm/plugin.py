@@ -39,6 +39,7 @@ from relaxcomm.primitives.exchanges.quorum_average import Quorum as Quorum
 from relaxcomm.primitives.exchanges.server import Staleness as Staleness
 from relaxcomm.roles import (
     Agreement as Agreement,
+    Awaited as Awaited,
     Coding as Coding,
     Compressor as Compressor,
     CompressorFacts as CompressorFacts,
@@ -57,6 +58,7 @@ from relaxcomm.roles import (
     Payload as Payload,
     PayloadFacts as PayloadFacts,
     Served as Served,
+    Stage as Stage,
     State as State,
     Trigger as Trigger,
     TriggerFacts as TriggerFacts,

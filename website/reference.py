@@ -54,7 +54,7 @@ AUTHORS = {
     ),
     "Operations": (
         *("AllReduce", "AllGather", "AllToAll", "Broadcast", "Neighbors", "Request", "Agree", "Exchanging"),
-        *("Service", "Served"),
+        *("Service", "Served", "Stage", "Awaited"),
     ),
     "Costs": ("ExchangeCost", "Speeds", "exchange_cost"),
     "Types of arguments": (

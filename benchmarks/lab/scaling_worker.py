@@ -21,6 +21,7 @@ from benchmarks.lab.entries import EIGHT_BITS, FEW
 from benchmarks.lab.network import sent_bytes
 from relaxcomm import Engine
 from relaxcomm.config import Config
+from relaxcomm.plugin import exchange_cost
 from relaxcomm.primitives import complete
 from relaxcomm.tensors.bucket_building import build_buckets
 from relaxcomm.tensors.items import Item
@@ -113,11 +114,10 @@ class Subject:
         workers, sent, operations = dist.get_world_size(), 0.0, 0
         for bucket in build_buckets(items, bucket_bytes=capacity):
             for rule in self._rules:
-                message_bytes = rule.exchange.coded_bytes(
-                    rule.compressor, bucket.layout, bucket.dtype.itemsize, workers
+                cost = exchange_cost(
+                    rule.exchange, rule.compressor, bucket.layout, bucket.dtype.itemsize, workers, complete()
                 )
-                sent += rule.exchange.bytes_sent(message_bytes, workers, complete())
-                operations += rule.exchange.facts.operations
+                sent, operations = sent + cost.sent_bytes, operations + cost.operations
         return {"declared_bytes": sent, "operations": operations}
 
     def _items(self) -> list[Item]:

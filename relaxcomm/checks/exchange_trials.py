@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from relaxcomm.checks.round_trip import context
 from relaxcomm.checks.world_sizes import LARGEST
 from relaxcomm.errors import TopologyError
 from relaxcomm.network import InProcessGroup, simulate
-from relaxcomm.network.operations import Label
+from relaxcomm.network.operations import Label, Operation
 from relaxcomm.primitives.outers.average import average
 from relaxcomm.roles import Compressor, Exchange, Outer
 from relaxcomm.roles.exchange import slots_in_run
@@ -30,6 +31,9 @@ _SIZES = (2, 3, 4)
 _PLACE = ("0", 0)
 _AVERAGE = average()
 
+Kinds: TypeAlias = tuple[type[Operation], ...]
+"""Those of an exchange's operations, in their order."""
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -38,14 +42,14 @@ class Ended:
     Args:
         result: its tensor, with what it has still to learn from a service of its own.
         held: the same, with what the exchange says that it holds beside.
-        operations: numbers of operations that its exchanges took.
+        operations: kinds of those that each of its exchanges took.
         sent: bytes that it sent in all.
         written: slots that it wrote into in place.
     """
 
     result: Tensor
     held: Tensor
-    operations: frozenset[int]
+    operations: frozenset[Kinds]
     sent: int
     written: list[str]
 
@@ -110,6 +114,7 @@ def exchanged(
     steps: int = 1,
     absent: Collection[int] = (),
     divided: bool = False,
+    exact: bool = False,
     outer: Outer = _AVERAGE,
     apart: int = 1,
 ) -> list[Ended]:
@@ -125,6 +130,7 @@ def exchanged(
         steps: number of exchanges.
         absent: ranks that leave before the first exchange.
         divided: whether what is put in is divided by the number of ranks already.
+        exact: whether means are rounded once.
         outer: that its service may apply.
         apart: steps from one exchange to the next.
     """
@@ -132,8 +138,8 @@ def exchanged(
     def rank(group: InProcessGroup) -> Ended | None:
         transport, tensor = group.transport(), put_in(group.rank())
         written: list[str] = []
-        taken: set[int] = set()
-        known = replace(context(group.rank(), size), divided=divided)
+        taken: set[Kinds] = set()
+        known = replace(context(group.rank(), size), divided=divided, exact=exact)
         cx = replace(known, topology=topology or topology_of(exchange, size))
         bucket = Bucket(0, [Item("tensor", (start or put_in)(group.rank()).clone())])
         state = Slots(slots_in_run(exchange, bucket, compressor, cx.membership), repr(exchange))
@@ -146,17 +152,18 @@ def exchanged(
         for number in range(steps):
             now = replace(cx, step=apart * number, round=number)
             running = exchange.run(now, tensor, compressor, state)
-            held, operation, operations = Held(state), next(running), 0
+            held, operation, kinds = Held(state), next(running), list[type[Operation]]()
             while True:
-                operations += 1
-                received = transport.issue(operation, Label(now.step, *_PLACE, operations)).wait()
+                kinds.append(type(operation))
+                received = transport.issue(operation, Label(now.step, *_PLACE, len(kinds))).wait()
                 try:
                     operation = running.send(received)
                 except StopIteration as stop:
-                    tensor = entries(stop.value, len(tensor), "run", exchange, compressor)
+                    result = entries(stop.value, len(tensor), "run", exchange, compressor)
+                    tensor = result.to(tensor.dtype)  # which may be wider
                     break
             written += held.written()
-            taken.add(operations)
+            taken.add(tuple(kinds))
         transport.leave()
         learned = None if served is None else served.service.rest()
         result = tensor if learned is None else tensor + learned

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from itertools import product
+from itertools import groupby, product
 
 import torch
 from torch import Tensor
@@ -12,20 +11,25 @@ from torch import Tensor
 from relaxcomm.checks.exchange_trials import (
     NUMEL,
     ROUNDS,
+    Ended,
+    Kinds,
     exchanged,
     mean_of,
     pairs_in_turn,
+    size_of,
     sizes_of,
     tensor_of,
     topology_of,
 )
 from relaxcomm.checks.finding import expect
 from relaxcomm.checks.in_place import expect_assigned
+from relaxcomm.composition.exchange_cost import exchange_cost
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.compressors.sign import sign
-from relaxcomm.roles import Compressor, Exchange
+from relaxcomm.roles import Compressor, Exchange, Stage
 from relaxcomm.tensors.layout import one_tensor
 from relaxcomm.tensors.messages import DENSE
+from relaxcomm.tensors.precision import HALVES
 
 _STEPS = 2  # neighbours, of which every other one may be unlike
 _APART = 12  # steps from one exchange to the next: 2, 3 or 4 turns that follow cx.step stay at the first
@@ -37,25 +41,48 @@ def coder_for(exchange: Exchange) -> Compressor:
 
 
 def traffic_is_declared(exchange: Exchange) -> None:
-    """The number of operations in each exchange, and the bytes on average over ranks and exchanges."""
-    compressor = coder_for(exchange)
+    """The operations in each exchange, and the bytes on average over ranks and exchanges."""
     for size, numel in product(sizes_of(exchange), (NUMEL, NUMEL // 2)):
-        found = exchanged(exchange, compressor, size, put_in=partial(tensor_of, numel=numel), steps=_STEPS)
-        operations = set[int]().union(*(one.operations for one in found))
-        declared = compressor.facts.rounds * exchange.facts.operations
-        expect(
-            operations == {declared},
-            f"declares {declared} operations an exchange, took {operations} on {size} ranks",
-        )
-        message_bytes = exchange.coded_bytes(compressor, one_tensor(numel), 4, size)
-        bytes_sent = exchange.bytes_sent(message_bytes, size, topology_of(exchange, size))
-        bytes_sent += exchange.answers_sent(4 * numel, size, topology_of(exchange, size))
-        seen = sum(one.sent for one in found) / size / _STEPS
-        slack = 64 * size + 0.02 * bytes_sent  # headers of answers
-        expect(
-            abs(seen - bytes_sent) <= slack,
-            f"declares {bytes_sent:.0f} bytes for {numel} entries, sent {seen:.0f} on {size} ranks",
-        )
+        _traffic_is_declared(exchange, size, numel, torch.float32)
+    _traffic_is_declared(exchange, size_of(exchange), NUMEL, torch.bfloat16)
+
+
+def _traffic_is_declared(exchange: Exchange, size: int, numel: int, dtype: torch.dtype) -> None:
+    """Of entries of a type; means of halves are rounded once, as of parameters."""
+    compressor, exact = coder_for(exchange), dtype in HALVES
+    found = exchanged(
+        exchange,
+        compressor,
+        size,
+        put_in=lambda rank: tensor_of(rank, numel).to(dtype),
+        steps=_STEPS,
+        exact=exact,
+    )
+    stages = exchange.exact_stages if exact else exchange.stages
+    expect_kinds(found, stages(size, topology_of(exchange, size)), size)
+    layout, topology = one_tensor(numel), topology_of(exchange, size)
+    cost = exchange_cost(exchange, compressor, layout, dtype.itemsize, size, topology, exact=exact)
+    seen = sum(one.sent for one in found) / size / _STEPS
+    slack = 64 * size + 0.02 * cost.sent_bytes  # headers of answers
+    of_type = " in bfloat16" if exact else ""
+    expect(
+        abs(seen - cost.sent_bytes) <= slack,
+        f"declares {cost.sent_bytes:.0f} bytes for {numel} entries{of_type}, sent {seen:.0f} on {size} ranks",
+    )
+
+
+def expect_kinds(found: Sequence[Ended], stages: Sequence[Stage], size: int) -> None:
+    """All ranks take the operations that stages have, in their order."""
+    declared = tuple(stage.kind for stage in stages)
+    taken = set[Kinds]().union(*(one.operations for one in found))
+    seen = " or ".join(sorted(map(_named, taken)))
+    expect(taken == {declared}, f"declares the operations {_named(declared)}, took {seen} on {size} ranks")
+
+
+def _named(kinds: Kinds) -> str:
+    """In words: those that follow each other once, with their number."""
+    runs = ((kind.__name__, len(list(alike))) for kind, alike in groupby(kinds))
+    return ", ".join(name if count == 1 else f"{count} {name}" for name, count in runs) or "none"
 
 
 def results_are_declared(exchange: Exchange) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from relaxcomm.network.operations import Request
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.roles import Compressor, Exchange
 from relaxcomm.tensors.layout import Layout
@@ -95,7 +96,6 @@ def exchange_cost(
     speeds: Speeds | None = None,
     crowding: float = 0.0,
     exact: bool = False,
-    operations: int | None = None,
 ) -> ExchangeCost:
     """What one exchange of a bucket costs a worker, on average over the workers.
 
@@ -109,7 +109,6 @@ def exchange_cost(
         speeds: of a worker's processor.
         crowding: seconds that a second of a worker's processor time takes, see `Measured`.
         exact: whether means are rounded once, as those of parameters are, see `Context`.
-        operations: of the exchange, where they are not as many as its facts say.
 
     Example:
         >>> from relaxcomm.plugin import exchange_cost, one_tensor
@@ -122,12 +121,15 @@ def exchange_cost(
     """
     speeds = speeds or Speeds()
     coded = exchange.coded_bytes(compressor, layout, element_bytes, world_size)
-    answers = exchange.answers_sent(layout.numel * max(4, element_bytes), world_size, topology)
-    sent = exchange.bytes_sent(coded, world_size, topology) + answers
-    if exact and is_of_halves(compressor, layout, element_bytes):
-        sent += exchange.widened_sent(coded, world_size, topology)
+    exact = exact and is_of_halves(compressor, layout, element_bytes)
+    stages = (exchange.exact_stages if exact else exchange.stages)(world_size, topology)
+    graph = exchange.topology_override() or topology
+    shares = [(stage.sent(world_size, graph), stage) for stage in stages]
+    answered = sum(share * stage.answer for share, stage in shares if stage.kind is Request)
+    answers = answered * layout.numel * max(4, element_bytes)  # what ranks serve is float32 at least
+    sent = sum(share for share, _ in shares) * coded + answers
     coding = speeds.coding_base_seconds + speeds.coding_entry_seconds * layout.numel
-    operations = operations or compressor.facts.rounds * exchange.facts.operations
+    operations = compressor.facts.rounds * max(1, len(stages))  # of one rank alone maybe none
     return ExchangeCost(
         sent_bytes=sent,
         operations=operations,

@@ -10,7 +10,7 @@ Of few numbers Gloo's all-reduce is no ring: one takes about `log2 N` messages i
 
 from __future__ import annotations
 
-from relaxcomm.network.operations import REDUCED, AllGather, AllToAll, Broadcast, Operation, Request
+from relaxcomm.network.operations import REDUCED, AllGather, Broadcast, Neighbors, Operation, Request
 
 
 def traffic(operation: Operation, rank: int, world_size: int) -> tuple[int, int]:
@@ -25,26 +25,33 @@ def traffic(operation: Operation, rank: int, world_size: int) -> tuple[int, int]
     """
     if world_size == 1:
         return 0, 0
-    if isinstance(operation, REDUCED):
-        moved = round(2 * (world_size - 1) / world_size * operation.tensor.nbytes)
-    elif isinstance(operation, AllGather):
-        moved = (world_size - 1) * operation.tensor.nbytes
-    elif isinstance(operation, AllToAll):
-        moved = (world_size - 1) * operation.tensor.nbytes // world_size
-    elif isinstance(operation, Broadcast):
+    if isinstance(operation, Broadcast):
         place = (rank - operation.root) % world_size
         size = operation.tensor.nbytes
         return tree_children(place, world_size) * size, size if place else 0
-    elif isinstance(operation, Request):
+    if isinstance(operation, Request):
         # The answers that this rank gives are counted when it gives them.
         others, rows = sum(other != rank for other in operation.asked), len(operation.asked)
         return others * operation.tensor.nbytes // rows, others * operation.reply.nbytes // rows
-    else:
+    if isinstance(operation, Neighbors):
         return (
             sum(tensor.nbytes for tensor in operation.sends.values()),
             sum(tensor.nbytes for tensor in operation.receives.values()),
         )
+    moved = round(sent_share(type(operation), world_size) * operation.tensor.nbytes)
     return moved, moved
+
+
+def sent_share(kind: type[Operation], world_size: int) -> float:
+    """How much of its tensor a rank sends, on average over the ranks.
+
+    Args:
+        kind: of operation, but for `Neighbors`, who say themselves what goes to whom.
+        world_size: number of ranks N.
+    """
+    if kind in REDUCED:
+        return 2 * (world_size - 1) / world_size
+    return world_size - 1 if kind is AllGather else (world_size - 1) / world_size
 
 
 def messages(operation: type[Operation], world_size: int, numel: int | None = None) -> int:
@@ -56,7 +63,7 @@ def messages(operation: type[Operation], world_size: int, numel: int | None = No
         numel: entries of the tensor; None for many.
 
     Example:
-        >>> from relaxcomm.network.operations import AllReduce
+        >>> from relaxcomm.network.operations import AllReduce, AllToAll
         >>> messages(AllReduce, 8), messages(AllGather, 8), messages(AllToAll, 8), messages(Request, 8)
         (14, 7, 1, 2)
         >>> messages(AllReduce, 8, numel=1)

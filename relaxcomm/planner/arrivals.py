@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from relaxcomm.network.timeline import Times
-from relaxcomm.primitives.exchanges.quorum_average import quorum_average
-from relaxcomm.primitives.exchanges.server import server
-from relaxcomm.roles import Exchange
+from relaxcomm.roles import Awaited
 from relaxcomm.topology import Topology
 
 Heard = Callable[[Times, int], Times]
@@ -63,35 +60,25 @@ def by_groups(groups: Sequence[Sequence[int]]) -> Heard:
     return heard
 
 
-def served(exchange: Exchange, workers: int) -> Heard:
+def served(awaited: Awaited) -> Heard:
     """Each for those without whom a service does not answer."""
-    if isinstance(exchange, server) and math.isfinite(exchange.staleness):
-        return _Bounded(int(exchange.staleness))
-    if exchange.facts.same_result:
-        return from_all
-    if isinstance(exchange, quorum_average):
-        return _quorum(exchange.quorum_among(workers), exchange.grace_seconds)
-    return alone
+    return alone if awaited == Awaited(1) else _Served(awaited)
 
 
 @dataclass
-class _Bounded:
-    """Nobody has a result before all others have pushed what it may not miss."""
+class _Served:
+    """Nobody has a result before enough others have pushed what it may not miss."""
 
-    staleness: int
+    awaited: Awaited
     pushed: list[Times] = field(default_factory=list)
 
     def __call__(self, arrived: Times, before: int) -> Times:
         del self.pushed[before:]  # those of an earlier replay
         self.pushed.append(arrived)
-        least = before - self.staleness
-        found: Times = arrived if least < 0 else np.maximum(arrived, self.pushed[least].max())
+        least = before - self.awaited.staleness
+        if least < 0:
+            return arrived
+        pushed, last = self.pushed[least], self.awaited.workers - 1
+        reached = pushed[0] if len(pushed) == 1 else np.partition(pushed, last)[last]
+        found: Times = np.maximum(arrived, min(pushed.max(), reached + self.awaited.grace_seconds))
         return found
-
-
-def _quorum(quorum: int, grace_seconds: float) -> Heard:
-    def heard(arrived: Times, before: int) -> Times:
-        reached = arrived[0] if len(arrived) == 1 else np.partition(arrived, quorum - 1)[quorum - 1]
-        return np.maximum(arrived, min(float(arrived.max()), float(reached) + grace_seconds))
-
-    return heard

@@ -37,8 +37,14 @@ class Flight:
 
     @property
     def has_more(self) -> bool:
-        """Whether another of the operations that are declared follows."""
-        return self.issued < self.priced.task.operations
+        """Whether another of the operations that the engine knows of follows."""
+        return self.issued < self.priced.known_operations
+
+    @property
+    def answer_is_next(self) -> bool:
+        """Whether an answer leaves next, by itself."""
+        legs = self.priced.travels.operations
+        return self.issued < len(legs) and legs[self.issued].is_answer
 
 
 class Flights:
@@ -77,7 +83,7 @@ class Flights:
 
     def advance(self, flight: Flight) -> None:
         """Wait for the operation on its way, and issue the next; an answer leaves by itself."""
-        if flight.priced.travels.is_request and flight.issued == 1:
+        if flight.answer_is_next:
             self._depart(flight, flight.arrived, slice(None))
             return
         waited = np.maximum(flight.arrived - self.clocks, 0.0)
@@ -162,11 +168,11 @@ class Flights:
     def _depart(self, flight: Flight, start: Times, ranks: slice | NDArray[np.bool_]) -> None:
         """Put the next operation on the links of some ranks."""
         travels, (carried, latency) = flight.priced.travels, flight.priced.operations[flight.issued]
-        is_answer, flight.issued = travels.is_request and flight.issued == 1, flight.issued + 1
-        line = self._answering if is_answer and travels.answered_apart else self._timeline
+        leg, flight.issued = travels.operations[flight.issued], flight.issued + 1
+        line = self._answering if leg.is_apart else self._timeline
         arrived = start.copy()
         arrived[ranks] = line.depart(ranks, start[ranks], carried, latency, self._burst_seconds)
-        heard = arrived if is_answer else travels.heard(arrived, flight.number)
+        heard = arrived if leg.is_answer else travels.heard(arrived, flight.number)
         flight.arrived = arrived.copy()
         flight.arrived[ranks] = heard[ranks]
         self._under_way(flight.arrived, start)

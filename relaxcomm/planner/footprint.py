@@ -189,9 +189,9 @@ def _under_way(rule: Rule, bucket: Bucket, state: RuleState, cx: Context) -> int
     """What one exchange sends and receives, and what a late result needs besides."""
     message = torch.zeros(bucket.numel, dtype=read_as(rule.payload, bucket.dtype))
     running = rule.exchange.run(cx, message, rule.compressor, state["compressor"])
-    operation = next(running)
+    operation = next(running, None)  # none of a rank that is alone, maybe
     running.close()
-    held = (one.untyped_storage() for one in tensors_of(operation))
+    held = () if operation is None else (one.untyped_storage() for one in tensors_of(operation))
     storages = {one.data_ptr(): one.nbytes() for one in held}
     storages.pop(message.untyped_storage().data_ptr(), None)
     one = sum(storages.values())

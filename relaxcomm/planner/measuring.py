@@ -15,13 +15,13 @@ from relaxcomm.composition.exchange_cost import Speeds
 from relaxcomm.network.operations import AllGather
 from relaxcomm.network.streams import CudaStreams
 from relaxcomm.network.transport import ALONE
-from relaxcomm.planner.collectives import operations_over_all
 from relaxcomm.planner.scenario import StepTimes
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.roles import Compressor, Context, Exchange
 from relaxcomm.tasks.task import Task
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
+from relaxcomm.topology import complete
 
 _STEPS, _FIRST = 20, 3  # of which the first are not counted
 _ROUNDS = 5
@@ -104,9 +104,7 @@ def measure_coders(
 
 def _decoded(exchange: Exchange, workers: int) -> int:
     """Messages of a whole bucket that a worker decodes."""
-    facts = exchange.facts
-    gathers = facts.collective and facts.topology == "complete"
-    return workers if gathers and set(operations_over_all(exchange)) == {AllGather} else 1
+    return workers if {stage.kind for stage in exchange.stages(workers, complete())} == {AllGather} else 1
 
 
 def _seconds(coder: Compressor, decoded: int, numel: int, device: torch.device) -> float:

@@ -20,7 +20,6 @@ from relaxcomm.planner.pairs import AllPairs, Pair
 from relaxcomm.planner.priced_task import PricedTask
 from relaxcomm.planner.scenario import Scenario
 from relaxcomm.planner.timetable import LEAST_STEPS, MOST_STEPS, Timetable
-from relaxcomm.primitives.exchanges.all_reduce import all_reduce
 from relaxcomm.roles import Compressor
 from relaxcomm.roles.payload import read_as
 from relaxcomm.step.bucket_filling import fill_buckets
@@ -64,7 +63,8 @@ class PricedPlan:
         self._buckets = self._plan.lay_out(filled)
         rules, workers = self.algorithm.rules, scenario.workers
         self.travels: list[Collective] = [collective(rule, scenario.topology, workers) for rule in rules]
-        """How each rule's exchange travels."""
+        """How each rule's exchange travels, but where `_exact` is."""
+        self._exact: dict[int, Collective] = {}  # of rules whose means are of halves that are rounded once
         self.timetable = Timetable(self.algorithm, scenario)
         self._costs: dict[tuple[int, tuple[torch.Size, ...], torch.dtype], ExchangeCost] = {}
         alike = scenario.step_times.all_alike and scenario.links.uniform
@@ -141,24 +141,24 @@ class PricedPlan:
                 speeds=self.scenario.speeds,
                 crowding=self.scenario.crowding,
                 exact=task.rule.payload.facts.site == "step",
-                operations=1 if travels.is_request else len(travels.operations),
             )
         cost = self._costs[known]
-        sent = [cost.sent_bytes] * len(travels.operations)
-        if travels.is_request:
-            sent = [cost.sent_bytes - cost.answer_bytes, cost.answer_bytes]
         operations, through = [], defaultdict[Sequence[Pair] | None, float](float)
-        for leg, number in zip(travels.operations, sent, strict=True):
-            way, carried = links.way(leg.pairs), leg.share * number
+        for leg in travels.operations:
+            sent = cost.answer_bytes if leg.is_answer else cost.sent_bytes - cost.answer_bytes
+            way, carried = links.way(leg.pairs), leg.share * sent
             operations.append((carried * way.seconds_per_byte, leg.rounds * way.latency_seconds))
             over = None if links.uniform and isinstance(leg.pairs, AllPairs) else leg.pairs
             through[over] += carried * way.busiest_bytes
-        return PricedTask(task, cost, travels, operations, max(through.values(), default=0.0))
+        issued = task.operations(self.scenario.workers, self.scenario.topology)
+        return PricedTask(task, cost, travels, operations, max(through.values(), default=0.0), issued)
 
     def _travels_of(self, task: Task, compressor: Compressor) -> Collective:
-        """How a task's exchange travels: sums of halves of parameters are made in parts."""
-        halves = task.rule.payload.facts.site == "step" and isinstance(task.rule.exchange, all_reduce)
-        few = self.scenario.workers <= 2  # whose sums are exact
-        if few or not (halves and is_of_halves(compressor, task.bucket.layout, _entry_bytes(task))):
+        """How a task's exchange travels; means of halves of parameters may be made otherwise."""
+        at_step = task.rule.payload.facts.site == "step"
+        if not (at_step and is_of_halves(compressor, task.bucket.layout, _entry_bytes(task))):
             return self.travels[task.index]
-        return collective(task.rule, self.scenario.topology, self.scenario.workers, in_parts=True)
+        if task.index not in self._exact:
+            made = collective(task.rule, self.scenario.topology, self.scenario.workers, exact=True)
+            self._exact[task.index] = made
+        return self._exact[task.index]

@@ -21,6 +21,7 @@ class PricedTask:
         operations: that wait for each other: seconds for which each occupies a worker's link, and those of
             the latency of its messages.
         busiest_bytes: through the busiest link, in one direction.
+        known_operations: that the engine knows it will issue: not those of means of halves.
     """
 
     task: Task
@@ -28,3 +29,4 @@ class PricedTask:
     travels: Collective
     operations: Sequence[tuple[float, float]]
     busiest_bytes: float
+    known_operations: int

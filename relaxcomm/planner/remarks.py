@@ -13,8 +13,7 @@ from relaxcomm.planner.replay import Replay
 from relaxcomm.planner.two_levels import hierarchical_instead
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.exchanges.exchange_for import exchange_for
-from relaxcomm.primitives.exchanges.quorum_average import quorum_average
-from relaxcomm.roles import Compressor, Exchange
+from relaxcomm.roles import Awaited, Compressor, Exchange
 from relaxcomm.system.quantities import bandwidth, data_size, duration, number
 from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.layout import Layout
@@ -74,20 +73,19 @@ def _assumed_of(rule: Rule, index: int, replay: Replay) -> Iterator[str]:
             "its exchanges outlast a step, and the next follows when the last is there: how many there are "
             "depends on who asks whom, and when, so the bytes may be a third less or more"
         )
-    if isinstance(rule.exchange, quorum_average) and _misses_quorum(rule.exchange, plan):
+    if _misses_quorum(rule.exchange.awaited(plan.scenario.workers), plan):
         yield (
             "counted as if whoever pushes after a quorum waited for nobody; it waits until a quorum has "
             "pushed again, so steps may take longer, and send less"
         )
 
 
-def _misses_quorum(exchange: quorum_average, plan: PricedPlan) -> bool:
+def _misses_quorum(awaited: Awaited, plan: PricedPlan) -> bool:
     """Whether some workers push when the model has been moved without them."""
     workers = plan.scenario.workers
-    quorum = exchange.quorum_among(workers)
-    if quorum in (1, workers):
+    if awaited.workers in (1, workers):
         return False
-    return plan.ranks > 1 or (workers % quorum > 0 and not exchange.grace_seconds)
+    return plan.ranks > 1 or (workers % awaited.workers > 0 and not awaited.grace_seconds)
 
 
 def _losses(replay: Replay) -> Iterator[str]:

@@ -194,5 +194,5 @@ class ReplayedRun:
     def _go_on(self, sent: _Sent, share: float) -> None:
         """Issue next operations after a share of the delay: each has an equal part of it to hide in."""
         for flight in sent.flights:
-            if flight.has_more and flight.issued <= share * flight.priced.task.operations:
+            if flight.has_more and flight.issued <= share * flight.priced.known_operations:
                 self._flights.advance(flight)

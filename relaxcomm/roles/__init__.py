@@ -11,6 +11,7 @@ from relaxcomm.roles.controller import Controller, ControllerFacts, ExchangedBuc
 from relaxcomm.roles.exchange import Exchange, ExchangeFacts, Exchanging, Served
 from relaxcomm.roles.outer import Outer, OuterFacts
 from relaxcomm.roles.payload import Payload, PayloadFacts
+from relaxcomm.roles.stage import Awaited, Stage
 from relaxcomm.roles.trigger import Agreement, Observation, Trigger, TriggerFacts, VotingTrigger, agreed
 
 RELAXCOMM_PROTOCOL = 1
@@ -19,6 +20,7 @@ RELAXCOMM_PROTOCOL = 1
 __all__ = [
     "RELAXCOMM_PROTOCOL",
     "Agreement",
+    "Awaited",
     "Coding",
     "Compressor",
     "CompressorFacts",
@@ -38,6 +40,7 @@ __all__ = [
     "PayloadFacts",
     "Primitive",
     "Served",
+    "Stage",
     "State",
     "Trigger",
     "TriggerFacts",

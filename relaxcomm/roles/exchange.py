@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
@@ -17,6 +17,7 @@ from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.compressor import Compressor, Memory
 from relaxcomm.roles.context import Context, Primitive, State
 from relaxcomm.roles.outer import Outer
+from relaxcomm.roles.stage import Awaited, Stage
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.topology import Topology
@@ -57,7 +58,6 @@ class ExchangeFacts:
         accepts: message kinds that it can combine.
         collective: all ranks take part in each round; otherwise each goes on alone.
         same_result: every rank ends with the same tensor.
-        operations: number of operations a message.
         several_rounds: all ranks see the result of a message, so that another can follow it.
         returns: a "mean" of what was put in, a "robust mean" that a worker's entries cannot move beyond what
             others have put in, the "votes" of the workers, or the payload's new "base".
@@ -84,7 +84,6 @@ class ExchangeFacts:
     accepts: frozenset[str]
     collective: bool
     same_result: bool
-    operations: int
     several_rounds: bool
     returns: Literal["mean", "robust mean", "votes", "base"]
     topology: Literal["complete", "graph", "groups"]
@@ -109,7 +108,7 @@ class Exchange(Primitive):
     Example:
         >>> from dataclasses import replace
         >>> from relaxcomm import Rule, trajectory
-        >>> from relaxcomm.plugin import AllReduce, Exchange, frozen
+        >>> from relaxcomm.plugin import AllReduce, Exchange, Stage, frozen
         >>> from relaxcomm.primitives import all_reduce, parameters
         >>> @frozen
         ... class halfway(Exchange):
@@ -122,8 +121,8 @@ class Exchange(Primitive):
         ...             coding.send([(1.0, type(message)(mean))])
         ...         except StopIteration as stop:
         ...             return (tensor + stop.value[0]) / 2
-        ...     def bytes_sent(self, message_bytes, world_size, topology):
-        ...         return 2 * (world_size - 1) / world_size * message_bytes
+        ...     def stages(self, world_size, topology):
+        ...         return [Stage(AllReduce)]
         >>> trajectory(Rule(payload=parameters(), exchange=halfway()), [[1.0, 2.0, 6.0]])
         tensor([[2.0000, 2.5000, 4.5000]])
     """
@@ -201,21 +200,23 @@ class Exchange(Primitive):
         return compressor.layout_bytes(layout, element_bytes)
 
     @abstractmethod
-    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        """Bytes that a rank sends, on average over the ranks, for messages of `message_bytes`."""
+    def stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
+        """The operations of a message, in the order of `run`; plans and `relaxcomm show` count with them.
 
-    def answers_sent(self, dense_bytes: int, world_size: int, topology: Topology) -> float:
-        """Bytes that a rank sends besides, in answers of full precision, on average over the ranks.
+        All ranks issue as many of each kind, also those that have nothing to send.
 
-        Answers are float32 at least, as what ranks serve is kept: `dense_bytes` are those of a bucket then.
+        Args:
+            world_size: number of ranks.
+            topology: the configured graph.
         """
-        return 0.0
 
-    def widened_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        """Bytes that a rank sends besides where messages in float16 or bfloat16 are summed in float32, on
-        average over the ranks.
-        """
-        return 0.0
+    def exact_stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
+        """The same where means in float16 or bfloat16 are rounded once, see `Context.exact`."""
+        return self.stages(world_size, topology)
+
+    def awaited(self, world_size: int) -> Awaited:
+        """Whom a rank waits for, where each goes on alone."""
+        return Awaited(world_size if self.facts.same_result else 1)
 
 
 def slots_in_run(

@@ -20,6 +20,7 @@ from relaxcomm.tensors.bucket_building import build_buckets
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.memory_order import Strides
+from relaxcomm.topology import Topology
 
 TaskKey: TypeAlias = tuple[int, int]
 """A rule and a bucket."""
@@ -51,10 +52,9 @@ class Task:
         """Whether it averages buffers, beside a rule of parameters."""
         return self.label == _BUFFERS
 
-    @cached_property
-    def operations(self) -> int:
+    def operations(self, world_size: int, topology: Topology) -> int:
         """How many operations one exchange issues."""
-        return self.rule.compressor.facts.rounds * self.rule.exchange.facts.operations
+        return self.rule.compressor.facts.rounds * len(self.rule.exchange.stages(world_size, topology))
 
     @cached_property
     def carries_flags(self) -> bool:

@@ -143,13 +143,14 @@ class Transfer:
             snapshot: what the parameters are now, if the result comes late.
             not_finite: what this rank puts in that is not finite, or how to learn that from a GPU.
         """
-        bucket, operations = self.task.bucket, self.task.operations
+        bucket, world = self.task.bucket, self._world
+        operations = self.task.operations(world.size, world.topology)
         self.snapshot = snapshot
         if isinstance(not_finite, PutIn):
             self.put_in = not_finite
         else:
             self.not_finite = tuple(not_finite)
-        self._flight = Flight(program, self._world, step=step, unit=bucket.index, operations=operations)
+        self._flight = Flight(program, world, step=step, unit=bucket.index, operations=operations)
         if pipeline is None:
             self._flight.launch()
         else:

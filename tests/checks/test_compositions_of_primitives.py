@@ -14,7 +14,7 @@ from relaxcomm.checks.finding import attempt
 from relaxcomm.checks.round_trip import context
 from relaxcomm.checks.suite import LIMIT_SECONDS
 from relaxcomm.config import registry
-from relaxcomm.plugin import Bucket
+from relaxcomm.plugin import Bucket, one_tensor
 from relaxcomm.tensors.items import Item
 
 COMPRESSORS = [
@@ -139,18 +139,18 @@ def test_exchanges_send_what_they_declare(exchange, compressor, size):
         bucket = Bucket(0, [Item("tensor", tensor)])
         state = dict(exchange.coding_slots(bucket, compressor, cx.membership))
         running = exchange.run(cx, tensor, compressor, state)
-        operation, operations = next(running), 0
+        operation, kinds = next(running), []
         try:
             while True:
-                operations += 1
-                label = relaxcomm.network.operations.Label(0, "0", 0, operations)
+                kinds.append(type(operation))
+                label = relaxcomm.network.operations.Label(0, "0", 0, len(kinds))
                 operation = running.send(transport.issue(operation, label).wait())
         except StopIteration:
-            return operations, transport.counters.sent
+            return kinds, transport.counters.sent
 
     found = relaxcomm.simulate(rank, size)
-    assert {operations for operations, _ in found} == {compressor.facts.rounds * exchange.facts.operations}
-    coded_apart = size if isinstance(exchange, primitives.scatter_gather | primitives.vote) else 1
-    message_bytes = coded_apart * compressor.message_bytes(600 // coded_apart, 4)
-    declared = exchange.bytes_sent(message_bytes, size, groups)
+    stages = exchange.stages(size, groups)
+    assert [kinds for kinds, _ in found] == [[one.kind for one in stages] * compressor.facts.rounds] * size
+    message_bytes = exchange.coded_bytes(compressor, one_tensor(600), 4, size)
+    declared = message_bytes * sum(one.sent(size, exchange.topology_override() or groups) for one in stages)
     assert sum(sent for _, sent in found) / size == pytest.approx(declared, abs=1)

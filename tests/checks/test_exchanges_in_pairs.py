@@ -1,5 +1,6 @@
 """Exchanges in which ranks pair off: one may rest in a turn, and not every number of workers will do."""
 
+from functools import partial
 from typing import ClassVar
 
 import pytest
@@ -8,7 +9,11 @@ import torch
 from relaxcomm import TopologyError
 from relaxcomm.checks.exchange_facts_hold import exchange_checks
 from relaxcomm.checks.finding import attempt
-from relaxcomm.plugin import DENSE, Exchange, ExchangeFacts, Neighbors, finish, frozen
+from relaxcomm.plugin import DENSE, Exchange, ExchangeFacts, Neighbors, Stage, finish, frozen
+
+
+def pairs(size):
+    return {(rank, other): 1 for rank in range(size) for other in ((rank + 1) % size, (rank - 1) % size)}
 
 
 @frozen
@@ -21,7 +26,6 @@ class ring_pairs(Exchange):
         accepts=frozenset({DENSE}),
         collective=True,
         same_result=False,
-        operations=1,
         several_rounds=False,
         returns="mean",
         topology="complete",
@@ -53,8 +57,12 @@ class ring_pairs(Exchange):
         got = yield Neighbors({peer: packed.clone()}, {peer: torch.empty_like(packed)})
         return finish(coding, [(0.5, message), (0.5, message.unpack(got[peer]))])[0]
 
-    def bytes_sent(self, message_bytes, world_size, topology):
-        return message_bytes * (world_size - world_size % 2) / world_size
+    def stages(self, world_size, topology):
+        return [
+            Stage(
+                Neighbors, share=(world_size - world_size % 2) / world_size, pairs=partial(pairs, world_size)
+            )
+        ]
 
 
 @frozen

@@ -179,7 +179,6 @@ LIES: list[tuple[Any, dict[str, Any], str]] = [
     (all_reduce(), {"collective": False}, "taking part"),
     (averaging_server(), {"collective": True}, "taking part"),
     (gossip(topology=ring()), {"same_result": True}, "results"),
-    (all_reduce(), {"operations": 2}, "traffic"),
     (scatter_gather(), {"several_rounds": True}, "rounds"),
     (all_reduce(), {"returns": "votes"}, "returns"),
     (all_reduce(), {"returns": "base"}, "returns"),

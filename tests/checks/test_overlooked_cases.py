@@ -8,9 +8,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from relaxcomm.plugin import AllGather, Compressor, Outer, Sparse, Trigger, TriggerFacts, frozen
+from relaxcomm.plugin import (
+    AllGather,
+    AllReduce,
+    Compressor,
+    Exchange,
+    Outer,
+    Sparse,
+    Stage,
+    Trigger,
+    TriggerFacts,
+    frozen,
+)
 from relaxcomm.primitives import (
     all_gather,
+    all_reduce,
     average,
     clip_norm,
     coordinate_median,
@@ -102,11 +114,29 @@ def test_what_is_declared_on_average_is_so_on_each_rank(honest, check):
 
 
 def test_bytes_that_fit_one_size():
-    def bytes_sent(self, message_bytes, world_size, topology):
-        return (world_size - 1) * 2400
+    def coded_bytes(self, compressor, layout, element_bytes, world_size):
+        return 2400
 
-    said = found(liar(all_gather(), {}, bytes_sent=bytes_sent), "traffic")
+    said = found(liar(all_gather(), {}, coded_bytes=coded_bytes), "traffic")
     assert "declares 2400 bytes for 300 entries, sent 1200 on 2 ranks" in said
+
+
+@pytest.mark.parametrize(
+    ("stages", "said"),
+    [
+        ([Stage(AllReduce)] * 2, "declares the operations 2 AllReduce, took AllReduce on 2 ranks"),
+        ([Stage(AllGather)], "declares the operations AllGather, took AllReduce on 2 ranks"),
+        ([Stage(AllReduce, share=0.5)], "declares 1200 bytes for 600 entries, sent 2400 on 2 ranks"),
+    ],
+)
+def test_operations_that_are_others(stages, said):
+    assert said in found(liar(all_reduce(), {}, stages=lambda *of: stages), "traffic")
+
+
+def test_operations_that_are_others_for_halves():
+    assert found(all_reduce(), "traffic") is None
+    said = found(liar(all_reduce(), {}, exact_stages=Exchange.exact_stages), "traffic")
+    assert "declares the operations AllReduce, took AllToAll, AllGather on 3 ranks" in said
 
 
 def test_a_payload_that_hides_nan():

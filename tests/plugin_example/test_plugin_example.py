@@ -1,6 +1,6 @@
 """Methods added from outside, through the public namespaces alone, against the references of what they are.
 
-A compressor, an exchange, a trigger, an outer, a topology, two payloads and two algorithms: each file
+A compressor, two exchanges, a trigger, an outer, a topology, two payloads and two algorithms: each file
 of `example_methods` is all that it took, and no file of relaxcomm knows of them.
 """
 
@@ -23,8 +23,9 @@ from relaxcomm.config import registry
 from relaxcomm.plugin import Context, Membership
 from tests import references
 from tests.algorithms.test_sparse_algorithms import bucket_places
-from tests.engine.harness import assert_histories_agree, in_process, simulated_workers, train, values
+from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train, values
 from tests.models import CASES, make_optimizer
+from tests.planner.test_replayed_run import FAR, replay_of, simulated
 
 PACKAGE = Path(__file__).parent / "example_methods"
 STEPS = 24
@@ -62,6 +63,7 @@ def test_relaxcomm_check_holds_all_of_it(known):
         "heavy_ball",
         "pair_average",
         "drawn_pairs",
+        "ring_of_sums",
     }
     assert {one.subject for one in found} == names | {"points_and_progress", "stochastic_cast"}
     assert [str(one) for one in found if one.fault] == []
@@ -88,6 +90,40 @@ def test_paired_momentum_equals_its_reference(known, size, optimizer):
     workers = simulated_workers(size, optimizer)
     expected = references.noloco(workers, STEPS, 3, lambda turn: pairs(3, turn, size), **given)
     assert_histories_agree(in_process(train, size, config, STEPS, optimizer), expected)
+
+
+RING = {"rules": [{"payload": "gradients", "exchange": "ring_of_sums"}]}
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_partial_sums_go_round_to_the_mean(known, size):
+    expected = references.bsp(simulated_workers(size), STEPS)
+    assert_histories_agree(in_process(train, size, configured(RING), STEPS), expected)
+
+
+def on_a_ring(world, config, steps):
+    registry.include(Path(__file__).parent)
+    return train(world, config, steps)
+
+
+@pytest.mark.ranks
+def test_partial_sums_go_round_between_processes(known):
+    expected = references.bsp(simulated_workers(3), STEPS)
+    assert_histories_agree(on_gloo(on_a_ring, 3, configured(RING), STEPS), expected)
+
+
+@pytest.mark.parametrize(
+    ("payload", "dtype"),
+    [("gradients", torch.float32), ("parameters", torch.float32), ("parameters", torch.bfloat16)],
+)
+@pytest.mark.parametrize("delay", [0, 1])
+def test_a_plan_knows_each_turn_of_a_ring(known, payload, dtype, delay):
+    """Though no file of the planner knows of rings, or of sums that are wider than messages."""
+    algorithm = {"rules": [{"payload": payload, "exchange": "ring_of_sums", "delay": delay}]}
+    found = replay_of(algorithm, dtype=dtype)[0].run()
+    seconds, sent = simulated(algorithm, "complete", FAR, dtype, 4)
+    assert found.step_seconds == pytest.approx(seconds, rel=0.015)
+    assert found.sent_bytes == pytest.approx(sent, rel=0.02)
 
 
 def test_a_bundled_outer_moves_a_base_that_each_rank_has_to_itself(known):

@@ -19,6 +19,7 @@ from relaxcomm.plugin import (
     Exchange,
     Outer,
     SharedSupport,
+    Stage,
     Trigger,
     VotingTrigger,
     finish,
@@ -85,8 +86,8 @@ class mean(Exchange):
         message = replace(message, tensor=(yield AllReduce(message.tensor, "mean")))
         return FORMS[self.form](finish(coding, [(1.0, message)])[0])
 
-    def bytes_sent(self, message_bytes, world_size, topology):
-        return 2 * (world_size - 1) / world_size * message_bytes
+    def stages(self, world_size, topology):
+        return [Stage(AllReduce)]
 
 
 @frozen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from relaxcomm.network.operations import AllGather
 from relaxcomm.primitives.exchanges.all_reduce import all_reduce
 from relaxcomm.primitives.exchanges.message_rounds import Combining, coded
 from relaxcomm.primitives.exchanges.message_rows import received_rows
-from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
+from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, Stage, State
 from relaxcomm.tensors.messages import ALL_KINDS, MAXIMUM, Message
 from relaxcomm.topology import Topology
 
@@ -46,8 +47,8 @@ class all_gather(Exchange):
         result, _ = yield from coded(coding, _gathered)
         return result
 
-    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return (world_size - 1) * message_bytes
+    def stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
+        return [Stage(AllGather)]
 
 
 def _gathered(message: Message) -> Combining:

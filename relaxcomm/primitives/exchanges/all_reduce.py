@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import ClassVar
@@ -13,7 +14,7 @@ from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import AllGather, AllReduce, AllToAll
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.exchanges.message_rounds import Combining, coded, received
-from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
+from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, Stage, State
 from relaxcomm.tensors.messages import MAXIMUM, SUMMABLE, Dense, Maximum, Message
 from relaxcomm.tensors.precision import HALVES, wide
 from relaxcomm.tensors.shards import shards_of
@@ -41,7 +42,6 @@ class all_reduce(Exchange):
         accepts=SUMMABLE | {MAXIMUM},
         collective=True,
         same_result=True,
-        operations=1,
         several_rounds=True,
         returns="mean",
         topology="complete",
@@ -60,8 +60,16 @@ class all_reduce(Exchange):
         result, _ = yield from coded(coding, partial(_reduced, cx))
         return result
 
-    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return 2 * (world_size - 1) / world_size * message_bytes
+    def stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
+        return [Stage(AllReduce)]
+
+    def exact_stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
+        return super().exact_stages(world_size, topology) if world_size <= 2 else in_parts(world_size)
+
+
+def in_parts(world_size: int) -> Sequence[Stage]:
+    """Each rank gets its part of all messages, and all get what becomes of it."""
+    return [Stage(AllToAll), Stage(AllGather, share=1 / world_size)]
 
 
 def _reduced(cx: Context, message: Message) -> Combining:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import ClassVar, TypeAlias
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import Neighbors, Operation, Received
 from relaxcomm.primitives.exchanges.message_rounds import Coded, Combining, coded
-from relaxcomm.roles import Coding, Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
+from relaxcomm.roles import Coding, Compressor, Context, Exchange, ExchangeFacts, Exchanging, Stage, State
 from relaxcomm.tensors.messages import DENSE, Message
 from relaxcomm.topology import Topology
 
@@ -57,8 +57,8 @@ class OverGraph(Exchange):
         """Over which it exchanges."""
         return self.topology or configured
 
-    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return self.graph(topology).links(world_size) / world_size * message_bytes
+    def stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
+        return [Stage(Neighbors)]
 
 
 @frozen
@@ -90,7 +90,6 @@ class gossip(OverGraph):
         accepts=frozenset({DENSE}),
         collective=True,
         same_result=False,
-        operations=1,
         several_rounds=True,
         returns="mean",
         topology="graph",

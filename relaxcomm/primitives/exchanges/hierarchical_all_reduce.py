@@ -15,7 +15,8 @@ from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import Neighbors, Operation, Received
 from relaxcomm.primitives.exchanges.gossip import gossip
 from relaxcomm.primitives.exchanges.message_rounds import Combining, coded
-from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
+from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, Stage, State
+from relaxcomm.roles.stage import Pairs
 from relaxcomm.tensors.messages import Dense, Message
 from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.shards import shard_sizes
@@ -36,7 +37,7 @@ class group_all_reduce(Exchange):
         tensor([[2., 2., 7., 7.]])
     """
 
-    facts: ClassVar[ExchangeFacts] = replace(gossip.facts, operations=2, topology="groups")
+    facts: ClassVar[ExchangeFacts] = replace(gossip.facts, topology="groups")
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         groups = _Groups.of(cx)
@@ -44,8 +45,8 @@ class group_all_reduce(Exchange):
         result, _ = yield from coded(coding, partial(_averaged, groups.inside_mean))
         return result
 
-    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return _inside_bytes(message_bytes, topology.groups(world_size), world_size)
+    def stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
+        return [_in_groups(topology.groups(world_size), world_size)] * 2
 
 
 @frozen
@@ -66,7 +67,7 @@ class hierarchical_all_reduce(Exchange):
         tensor([[3., 3., 3.]])
     """
 
-    facts: ClassVar[ExchangeFacts] = replace(group_all_reduce.facts, same_result=True, operations=4)
+    facts: ClassVar[ExchangeFacts] = replace(group_all_reduce.facts, same_result=True)
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         groups = _Groups.of(cx)
@@ -74,17 +75,42 @@ class hierarchical_all_reduce(Exchange):
         result, _ = yield from coded(coding, partial(_averaged, groups.mean))
         return result
 
-    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
+    def stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
         groups = topology.groups(world_size)
-        between = 2 * (len(groups) - 1) * message_bytes / world_size
-        return _inside_bytes(message_bytes, groups, world_size) + between
+        inside, between = _in_groups(groups, world_size), _between_groups(groups, world_size)
+        return [inside, between, between, inside]
 
-    def widened_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return (len(topology.groups(world_size)) - 1) * message_bytes / world_size
+    def exact_stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
+        first, summed, *others = self.stages(world_size, topology)
+        return [first, replace(summed, share=2 * summed.share), *others]
 
 
-def _inside_bytes(message_bytes: int, groups: Sequence[Sequence[int]], world_size: int) -> float:
-    return sum(2 * (len(group) - 1) for group in groups) * message_bytes / world_size
+def _in_groups(groups: Sequence[Sequence[int]], world_size: int) -> Stage:
+    """In each group all send all others a part."""
+
+    def pairs() -> Pairs:
+        return {pair: 1 / len(group) for group in groups for pair in itertools.permutations(group, 2)}
+
+    return Stage(Neighbors, share=sum(len(group) - 1 for group in groups) / world_size, pairs=pairs)
+
+
+def _between_groups(groups: Sequence[Sequence[int]], world_size: int) -> Stage:
+    """Ranks of different groups whose parts of the entries overlap send each other what does."""
+
+    def pairs() -> Pairs:
+        parts = [
+            (rank, place / len(group), (place + 1) / len(group), index)
+            for index, group in enumerate(groups)
+            for place, rank in enumerate(group)
+        ]
+        return {
+            (one, other): overlap
+            for one, low, high, here in parts
+            for other, start, stop, there in parts
+            if here != there and (overlap := min(high, stop) - max(low, start)) > 1e-9
+        }
+
+    return Stage(Neighbors, share=(len(groups) - 1) / world_size, pairs=pairs)
 
 
 def _averaged(mean: Callable[[Tensor], Exchanging], message: Message) -> Combining:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -16,7 +16,8 @@ from relaxcomm.network.transport import Service
 from relaxcomm.primitives.exchanges.gossip import OverGraph, gossip
 from relaxcomm.primitives.exchanges.message_rounds import received
 from relaxcomm.primitives.exchanges.parameter_server import Decoder, encode
-from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Outer, Served, State
+from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Outer, Served, Stage, State
+from relaxcomm.roles.stage import Pairs
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_finite
 from relaxcomm.tensors.precision import wide
@@ -75,7 +76,7 @@ class pairwise(OverGraph):
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         rank, kept = cx.membership.rank, wide(tensor.dtype)
         reply = torch.empty(1, tensor.numel() * kept.itemsize, dtype=torch.uint8)
-        peers = self._passive_neighbours(cx)
+        peers = _asked_by(rank, self.graph(cx.topology), cx.membership.world_size)
         if rank in peers:
             local = tensor.to(kept).view(torch.uint8)
             came = yield from received(Request(local.unsqueeze(0), reply, (rank,)))
@@ -94,21 +95,23 @@ class pairwise(OverGraph):
         partner = Partner(cx.membership.rank, start, Decoder(compressor, cx, on_host))
         return Served(partner, request, torch.empty(start.nbytes, dtype=torch.uint8))
 
-    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        _, active = self.graph(topology).sides(world_size)
-        return len(active) / world_size * message_bytes
+    def stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
+        graph = self.graph(topology)
+        _, active = graph.sides(world_size)
 
-    def answers_sent(self, dense_bytes: int, world_size: int, topology: Topology) -> float:
-        return self.bytes_sent(dense_bytes, world_size, topology)
+        def pairs() -> Pairs:
+            asked = {rank: _asked_by(rank, graph, world_size) for rank in active}
+            return {(rank, peer): 1 / len(peers) for rank, peers in asked.items() for peer in peers}
 
-    def _passive_neighbours(self, cx: Context) -> list[int]:
-        """Whom this rank may ask: itself if it is passive."""
-        rank, size = cx.membership.rank, cx.membership.world_size
-        graph = self.graph(cx.topology)
-        passive, active = graph.sides(size)
-        if rank not in active:
-            return [rank]
-        return [peer for peer in sorted(graph.weights(size)[rank]) if peer in passive]
+        return [Stage(Request, share=len(active) / world_size, pairs=pairs)]
+
+
+def _asked_by(rank: int, graph: Topology, world_size: int) -> list[int]:
+    """Whom a rank may ask: itself if it is passive."""
+    passive, active = graph.sides(world_size)
+    if rank not in active:
+        return [rank]
+    return [peer for peer in sorted(graph.weights(world_size)[rank]) if peer in passive]
 
 
 class Partner(Service):

@@ -11,7 +11,7 @@ from torch import Tensor
 from relaxcomm.network.operations import Request
 from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.primitives.exchanges.sharded_exchange import ShardedExchange
-from relaxcomm.roles import Compressor, Context, ExchangeFacts, State
+from relaxcomm.roles import Compressor, Context, ExchangeFacts, Stage, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
@@ -37,7 +37,6 @@ class ParameterServer(ShardedExchange):
         accepts=ALL_KINDS - {SHARED_SUPPORT},  # clocks, so draws, are each worker's own
         collective=False,
         same_result=False,
-        operations=1,
         several_rounds=False,
         returns="base",
         topology="complete",
@@ -55,11 +54,8 @@ class ParameterServer(ShardedExchange):
         coded = super().coded_bytes(compressor, layout, element_bytes, world_size)
         return world_size * HEADER_BYTES + coded
 
-    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return (world_size - 1) / world_size * message_bytes
-
-    def answers_sent(self, dense_bytes: int, world_size: int, topology: Topology) -> float:
-        return self.bytes_sent(dense_bytes, world_size, topology)
+    def stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
+        return [Stage(Request)]
 
 
 def make_request(

@@ -16,6 +16,7 @@ from relaxcomm.primitives.compressors.memory import inner_slots, inner_state
 from relaxcomm.primitives.exchanges.gossip import OverGraph, gossip, swap
 from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.layout import Layout
 from relaxcomm.topology import Topology
 
 _SUM, _WEIGHT = "sum", "weight"
@@ -85,8 +86,8 @@ class push_sum(OverGraph):
     def rest(self, state: State) -> Tensor:
         return state[_SUM] - _quotient(state)
 
-    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return super().bytes_sent(message_bytes + _WEIGHT_BYTES, world_size, topology)
+    def coded_bytes(self, compressor: Compressor, layout: Layout, element_bytes: int, world_size: int) -> int:
+        return super().coded_bytes(compressor, layout, element_bytes, world_size) + _WEIGHT_BYTES
 
 
 def _quotient(state: State) -> Tensor:

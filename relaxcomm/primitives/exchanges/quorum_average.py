@@ -21,7 +21,7 @@ from relaxcomm.primitives.exchanges.parameter_server import (
     read_replies,
 )
 from relaxcomm.primitives.exchanges.quorum_shard import RESTS, ModelPart, QuorumShard
-from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Outer, Served, State
+from relaxcomm.roles import Awaited, Compressor, Context, ExchangeFacts, Exchanging, Outer, Served, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.topology import Topology
 
@@ -75,9 +75,8 @@ class quorum_average(ParameterServer):
                 f"most {world_size}, or leave it out for more than half of them"
             )
 
-    def quorum_among(self, world_size: int) -> int:
-        """The number of workers that are waited for."""
-        return self.quorum or world_size // 2 + 1
+    def awaited(self, world_size: int) -> Awaited:
+        return Awaited(self.quorum or world_size // 2 + 1, grace_seconds=self.grace_seconds)
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         replies = yield from received(make_request(cx, tensor, compressor, state, (cx.samples, cx.round)))
@@ -95,7 +94,7 @@ class quorum_average(ParameterServer):
             plan.decoder,
             world_size,
             plan.reply.numel(),
-            quorum=self.quorum_among(world_size),
+            quorum=self.awaited(world_size).workers,
             grace_seconds=self.grace_seconds,
         )
         return Served(shard, plan.request, plan.reply)

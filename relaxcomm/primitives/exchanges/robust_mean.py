@@ -15,7 +15,7 @@ from relaxcomm.fields.frozen import Count, frozen
 from relaxcomm.network.operations import AllGather
 from relaxcomm.primitives.exchanges.all_gather import all_gather
 from relaxcomm.primitives.exchanges.message_rounds import Combining, coded, received
-from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
+from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, Stage, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.messages import SUMMABLE, Dense, Message
 from relaxcomm.tensors.precision import wide
@@ -50,8 +50,8 @@ class RobustMean(Exchange):
         values = [message.unpack(row).tensor for row in rows]
         return [(1.0, replace(message, tensor=mean_of_middle(values, self.trimmed(len(rows)))))]
 
-    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return (world_size - 1) * message_bytes
+    def stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
+        return [Stage(AllGather)]
 
 
 @frozen

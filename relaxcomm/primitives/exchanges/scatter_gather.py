@@ -50,7 +50,7 @@ class scatter_gather(ShardedExchange):
     server_feedback: bool = False
 
     facts: ClassVar[ExchangeFacts] = replace(
-        all_gather.facts, accepts=ALL_KINDS, operations=2, several_rounds=False, coding="parts and mean"
+        all_gather.facts, accepts=ALL_KINDS, several_rounds=False, coding="parts and mean"
     )
 
     def keeps_residuals(self, compressor: Compressor) -> bool:

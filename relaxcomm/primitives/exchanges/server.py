@@ -26,7 +26,7 @@ from relaxcomm.primitives.exchanges.parameter_server import (
     read_header,
     read_replies,
 )
-from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Outer, Served, State
+from relaxcomm.roles import Awaited, Compressor, Context, ExchangeFacts, Exchanging, Outer, Served, State
 from relaxcomm.tensors.buckets import Bucket
 
 Staleness = Annotated[float, Field(ge=0)]
@@ -76,6 +76,9 @@ class server(ParameterServer):
         cx.record("staleness_steps", max(0, cx.round + 1 - least))
         read_replies(replies, tensor)
         return tensor
+
+    def awaited(self, world_size: int) -> Awaited:
+        return Awaited(1) if math.isinf(self.staleness) else Awaited(world_size, int(self.staleness))
 
     def meeting(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Request:
         return ShardPlan(cx, bucket, compressor).request_of(header(_MEETS, 0))

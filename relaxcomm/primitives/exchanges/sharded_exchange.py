@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from relaxcomm.network.transport import Membership
-from relaxcomm.roles import Compressor, Exchange
+from relaxcomm.primitives.exchanges.all_reduce import in_parts
+from relaxcomm.roles import Compressor, Exchange, Stage
 from relaxcomm.roles.carried import nested
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
@@ -30,5 +31,5 @@ class ShardedExchange(Exchange):
         shards = shard_layouts(layout, world_size)  # whose messages are as long as the longest of them
         return world_size * max(compressor.layout_bytes(shard, element_bytes) for shard in shards)
 
-    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return 2 * (world_size - 1) / world_size * message_bytes
+    def stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
+        return in_parts(world_size)

@@ -5,6 +5,7 @@ from example_methods.drawn_pairs import drawn_pairs
 from example_methods.heavy_ball import heavy_ball
 from example_methods.pair_average import pair_average
 from example_methods.points_and_progress import points_and_progress
+from example_methods.ring_of_sums import ring_of_sums
 from example_methods.spring_pull import spring_pull
 from example_methods.stochastic_cast import stochastic_cast
 
@@ -17,6 +18,7 @@ __all__ = [
     "heavy_ball",
     "pair_average",
     "points_and_progress",
+    "ring_of_sums",
     "spring_pull",
     "stochastic_cast",
 ]

@@ -15,6 +15,7 @@ from relaxcomm.plugin import (
     ExchangeFacts,
     Exchanging,
     Neighbors,
+    Stage,
     State,
     finish,
     frozen,
@@ -29,8 +30,8 @@ class pair_average(Exchange):
         topology: the pairs of each round.
 
     Example:
-        >>> pair_average().bytes_sent(1000, world_size=4, topology=drawn_pairs())
-        1000.0
+        >>> pair_average().stages(world_size=4, topology=drawn_pairs())[0].sent(4, drawn_pairs())
+        1.0
     """
 
     topology: Topology = drawn_pairs()
@@ -39,7 +40,6 @@ class pair_average(Exchange):
         accepts=frozenset({DENSE}),
         collective=True,
         same_result=False,
-        operations=1,
         several_rounds=False,
         returns="mean",
         topology="graph",
@@ -80,5 +80,5 @@ class pair_average(Exchange):
         mean, _ = finish(coding, [(1 / len(both), one) for _, one in sorted(both.items())])
         return mean
 
-    def bytes_sent(self, message_bytes: int, world_size: int, topology: Topology) -> float:
-        return self.topology.links(world_size) / world_size * message_bytes
+    def stages(self, world_size: int, topology: Topology) -> list[Stage]:
+        return [Stage(Neighbors)]

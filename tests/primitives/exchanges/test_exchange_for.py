@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from relaxcomm.plugin import exchange_cost, one_tensor
 from relaxcomm.primitives import (
     all_gather,
     all_reduce,
@@ -55,6 +56,8 @@ def test_what_is_sparse_or_keeps_a_rest_is_gathered(compressor):
 @pytest.mark.parametrize("size", [3, 4, 16])
 @pytest.mark.parametrize("compressor", [identity(), quantize(bits=8), random_k(density=0.01)])
 def test_it_sends_no_more_than_gathering(compressor, size):
-    message_bytes = compressor.message_bytes(1_000_000, 4)
-    chosen = exchange_for(compressor).bytes_sent(message_bytes, size, complete())
-    assert chosen <= all_gather().bytes_sent(message_bytes, size, complete())
+    chosen, gathered = (
+        exchange_cost(exchange, compressor, one_tensor(1_000_000), 4, size, complete()).sent_bytes
+        for exchange in (exchange_for(compressor), all_gather())
+    )
+    assert chosen <= gathered
