@@ -1,3 +1,3 @@
 """The bundled algorithms, one file each, found through entry points as a third party's are."""
 
-RELAXCOMM_PROTOCOL = 1
+RELAXCOMM_PROTOCOL = 2

@@ -107,7 +107,7 @@ def test_the_primitives_that_a_page_makes_keep_the_contract(page, name, tmp_path
     monkeypatch.setattr(registry, "_included", [])
     module = f"further_{name}"
     source = "\n".join(blocks(page, "python"))
-    (tmp_path / f"{module}.py").write_text(f"RELAXCOMM_PROTOCOL = 1\n{source}")
+    (tmp_path / f"{module}.py").write_text(f"RELAXCOMM_PROTOCOL = 2\n{source}")
     (tmp_path / "pyproject.toml").write_text(
         f'[project]\nname = "x"\n[project.entry-points."relaxcomm.primitives"]\n{name} = "{module}:{name}"\n'
     )

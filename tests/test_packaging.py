@@ -103,7 +103,7 @@ def test_it_runs_and_trains_outside_the_repository(installed, tmp_path):
 def test_a_third_partys_algorithm_is_found_by_its_name(installed, tmp_path):
     page = "docs/write/algorithm.md"
     (tmp_path / "my_package").mkdir()
-    source = f"{blocks(page, 'python')[0]}\nRELAXCOMM_PROTOCOL = 1\n"
+    source = f"{blocks(page, 'python')[0]}\nRELAXCOMM_PROTOCOL = 2\n"
     (tmp_path / "my_package" / "__init__.py").write_text(source)
     (tmp_path / "pyproject.toml").write_text(PLUGIN + blocks(page, "toml")[0])
     install(installed, tmp_path)

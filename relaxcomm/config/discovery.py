@@ -24,6 +24,12 @@ ALGORITHMS = "relaxcomm.algorithms"
 PRIMITIVES = "relaxcomm.primitives"
 _VERSION = "RELAXCOMM_PROTOCOL"
 _OWN_PACKAGES = ("relaxcomm", "relaxcomm_algorithms")
+_SINCE_1 = (
+    "state most_entries in CompressorFacts, and wide and hears in PayloadFacts, unless replace takes them "
+    "over; write Exchange.stages for ExchangeFacts.operations, bytes_sent and answers_sent; read "
+    f"cx.bucket_part for cx.place; then set {_VERSION} = {RELAXCOMM_PROTOCOL}"
+)
+"""What plug-ins of protocol 1 have to change."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +188,7 @@ def _loaded(point: EntryPoint) -> Any:
     if not isinstance(declared, int):
         raise PluginError(f"{_VERSION} of {package} is {shown(declared)}; it is a whole number")
     if declared != RELAXCOMM_PROTOCOL:
-        newer = "relaxcomm" if declared > RELAXCOMM_PROTOCOL else package
+        newer = "relaxcomm" if declared > RELAXCOMM_PROTOCOL else f"{package}, or, if it is yours, {_SINCE_1}"
         raise PluginError(
             f"{package} was written for plug-in protocol {declared}, and this relaxcomm has "
             f"{RELAXCOMM_PROTOCOL}; install a newer {newer}"

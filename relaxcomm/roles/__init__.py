@@ -14,7 +14,7 @@ from relaxcomm.roles.payload import Payload, PayloadFacts
 from relaxcomm.roles.stage import Awaited, Stage
 from relaxcomm.roles.trigger import Agreement, Observation, Trigger, TriggerFacts, VotingTrigger, agreed
 
-RELAXCOMM_PROTOCOL = 1
+RELAXCOMM_PROTOCOL = 2
 """Version of what plug-ins build on; a plug-in says in its package for which one it was written."""
 
 __all__ = [

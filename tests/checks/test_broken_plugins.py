@@ -21,7 +21,7 @@ from typing import ClassVar
 from relaxcomm import *
 from relaxcomm.plugin import *
 from relaxcomm.primitives import *
-RELAXCOMM_PROTOCOL = 1
+RELAXCOMM_PROTOCOL = 2
 
 class Half(Compressor):
     def init(self, bucket):
@@ -344,11 +344,11 @@ def test_the_command_ends_too_and_leaves_no_process(plugin, tmp_path):
 def test_the_protocol_is_told(plugin):
     (finding,) = relaxcomm.check(plugin(CASES["another protocol"][0]))
     assert (
-        "written for plug-in protocol 99, and this relaxcomm has 1; install a newer relaxcomm"
+        "written for plug-in protocol 99, and this relaxcomm has 2; install a newer relaxcomm"
         in finding.fault
     )
     (finding,) = relaxcomm.check(plugin(CASES["no protocol"][0]))
-    assert "add RELAXCOMM_PROTOCOL = 1" in finding.fault
+    assert "add RELAXCOMM_PROTOCOL = 2" in finding.fault
 
 
 def test_what_is_neither_name_nor_path():

@@ -21,7 +21,7 @@ from relaxcomm.primitives import every_step
 def install(monkeypatch):
     found = discovery.entry_points
 
-    def put(name="mine", value="foreign:thing", group=discovery.ALGORITHMS, protocol=1, **content):
+    def put(name="mine", value="foreign:thing", group=discovery.ALGORITHMS, protocol=2, **content):
         module = types.ModuleType("foreign")
         module.__dict__.update(RELAXCOMM_PROTOCOL=protocol, **content)
         monkeypatch.setitem(sys.modules, "foreign", module)
@@ -75,6 +75,8 @@ def test_nobody_takes_a_bundled_name(install):
         ({"name": "a\nb"}, "a name has letters, digits"),
         ({"protocol": "1"}, "RELAXCOMM_PROTOCOL of foreign is '1'; it is a whole number"),
         ({"protocol": float("nan")}, "is nan; it is a whole number"),
+        ({"protocol": 3}, "protocol 3, and this relaxcomm has 2; install a newer relaxcomm"),
+        ({"protocol": 1}, "a newer foreign, or, if it is yours, state most_entries in Compressor"),
         ({"thing": 3}, "3 is not a function that returns an Algorithm"),
         ({"thing": dict}, "is not a function that returns an Algorithm"),
         ({"thing": functools.partial(build)}, "is not a function that returns an Algorithm; write one, with"),
@@ -231,7 +233,7 @@ def test_what_is_broken_leaves_the_rest_of_its_package(how, apart, package):
     )
     points = (discovery.PRIMITIVES, "all", name), (discovery.ALGORITHMS, "uses", f"{name}.methods:uses")
     package(
-        name, points, __init__=f"{top}\nRELAXCOMM_PROTOCOL = 1\n", methods=uses, **(modules if apart else {})
+        name, points, __init__=f"{top}\nRELAXCOMM_PROTOCOL = 2\n", methods=uses, **(modules if apart else {})
     )
     with pytest.warns(UserWarning, match=f"plug-in 'bad' of {name} is left out: ") as caught:
         discover_all()
@@ -273,7 +275,7 @@ BASES = (
 
 def test_classes_that_others_derive_from_are_left_out_silently(package):
     name = "with_bases"
-    source = f"from abc import abstractmethod\n{BASES}\nRELAXCOMM_PROTOCOL = 1\n"
+    source = f"from abc import abstractmethod\n{BASES}\nRELAXCOMM_PROTOCOL = 2\n"
     package(name, [(discovery.PRIMITIVES, "all", name)], __init__=source)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -92,7 +92,7 @@ def test_what_a_syntax_error_or_a_missing_module_ends(package):
 
 def test_a_broken_module_that_is_not_imported_leaves_the_others(package, tmp_path):
     name = "one_of_two"
-    package(name, __init__="RELAXCOMM_PROTOCOL = 1", good=METHOD, broken=f"import nobody_has_it\n{METHOD}")
+    package(name, __init__="RELAXCOMM_PROTOCOL = 2", good=METHOD, broken=f"import nobody_has_it\n{METHOD}")
     (tmp_path / f"{name}-1.0.dist-info").mkdir()
     (tmp_path / f"{name}-1.0.dist-info/METADATA").write_text(f"Name: {name}\nVersion: 1.0\n")
     points = (f"{one} = {name}.{one}:method" for one in ("good", "broken"))

@@ -11,7 +11,7 @@ from relaxcomm.config.discovery import load
 from relaxcomm.config.plugin_modules import module_at
 
 PLUGIN = """
-RELAXCOMM_PROTOCOL = 1
+RELAXCOMM_PROTOCOL = 2
 import numpy as np
 from relaxcomm.plugin import Partition, Steps, frozen
 

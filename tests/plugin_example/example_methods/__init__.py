@@ -9,7 +9,7 @@ from example_methods.ring_of_sums import ring_of_sums
 from example_methods.spring_pull import spring_pull
 from example_methods.stochastic_cast import stochastic_cast
 
-RELAXCOMM_PROTOCOL = 1
+RELAXCOMM_PROTOCOL = 2
 
 __all__ = [
     "RELAXCOMM_PROTOCOL",

@@ -15,7 +15,7 @@ from relaxcomm import Rule, primitives
 from relaxcomm.plugin import Coding, Compressor, CompressorFacts, Context, Dense, Maximum, State, frozen
 from tests.engine.harness import engine_state, in_process, on_gloo
 
-RELAXCOMM_PROTOCOL = 1
+RELAXCOMM_PROTOCOL = 2
 SIZES = (40, 3, 90)
 
 
