@@ -17,30 +17,36 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.errors import CompositionError, TopologyError
 from relaxcomm.topology import hierarchical
 
-_EPOCHS = 300
+_EPOCHS, _FALLEN = 120, 0.97  # and how much of what is left in the middle is at the end, if it is slow
 _LEAST_STEPS = 200
 _EXCESS = 0.15  # of the first loss above the least possible one
 _ASTRAY, _SOON = 2.0, 60  # what shows, after so many epochs, that it goes the wrong way
 
 
 def converges(trial: Trial) -> None:
-    """The mean model reaches the least loss, nearly, and all ranks end with the same model."""
+    """The mean model nears the least loss, be it slowly, and all ranks end with the same model."""
 
-    def program(rank: Rank) -> tuple[int, float, Tensor]:
-        for epoch in range(4, _EPOCHS + 1, 4):
+    def program(rank: Rank) -> tuple[list[float], Tensor]:
+        reached: list[float] = []
+        while len(reached) < _EPOCHS / 4:
             for _ in range(4):
                 rank.epoch()
             with rank.engine.averaged():
-                reached = excess(rank.parameters)
-            if reached < _EXCESS or (reached > _ASTRAY and epoch >= _SOON):
+                reached.append(excess(rank.parameters))
+            if reached[-1] < _EXCESS or (reached[-1] > _ASTRAY and 4 * len(reached) >= _SOON):
                 break
         rank.engine.close()
-        return epoch, reached, rank.parameters
+        return reached, rank.parameters
 
     found = trial.run(program)
-    epochs, reached, first = found[0]
-    astray = ": it goes the wrong way, or too far" * (reached > _ASTRAY)
-    expect(reached < _EXCESS, f"after {epochs} epochs {reached:.1%} of the loss that can go is left{astray}")
+    reached, first = found[0]
+    nears = reached[-1] < _EXCESS or reached[-1] < _FALLEN * min(1.0, reached[len(reached) // 2])
+    astray = ": it goes the wrong way, or too far" * (reached[-1] > _ASTRAY)
+    expect(
+        nears,
+        f"after {4 * len(reached)} epochs {reached[-1]:.1%} of the loss that can go is left{astray}; if its "
+        "arguments are why, check it with others: --set KEY=VALUE",
+    )
     same = all(torch.equal(parameters, first) for *_, parameters in found)
     expect(same, "after close() the ranks hold different models")
 
@@ -172,8 +178,4 @@ def algorithm_checks(algorithm: Algorithm) -> dict[str, Callable[[], None]]:
         "alone": alone_is_enough,
         "converges": converges,
     }
-    return {name: partial(_on, trial, run) for name, run in checks.items()}
-
-
-def _on(trial: Callable[[], Trial], run: Callable[[Trial], None]) -> None:
-    run(trial())
+    return {name: lambda run=run: run(trial()) for name, run in checks.items()}  # type: ignore[misc]

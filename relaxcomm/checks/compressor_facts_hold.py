@@ -12,13 +12,16 @@ from torch import Tensor
 from relaxcomm.checks import compressor_memory, compressor_repeats, compressors_hold, slots_hold
 from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, SEVERAL, coded_beside, drawn
 from relaxcomm.checks.finding import expect
-from relaxcomm.checks.round_trip import context, encode_decode, slots
+from relaxcomm.checks.round_trip import context, encode_decode, ended, slots
+from relaxcomm.checks.run_clock import expect_from_start
 from relaxcomm.roles import Compressor
 from relaxcomm.tensors.layout import Layout
-from relaxcomm.tensors.messages import DENSE
+from relaxcomm.tensors.messages import DENSE, QUANTIZED, SIGNS, SPARSE
 
 _ROUNDING = 2**-15  # of ||x||^2, what the shortest floating-point type rounds off
+_OF_EACH = {QUANTIZED, SIGNS, SPARSE}  # messages that nobody adds up on their way
 _RANKS = 3  # that draw in turn
+_FIRST_STEPS = 3
 _MORE = 5  # entries behind a tensor's own
 
 
@@ -110,6 +113,22 @@ def bias_is_declared(compressor: Compressor, draws: int) -> None:
         bias = float((stacked.mean(0) - tensor).square().sum() / size)
         noise = 6 * lost / len(results) + 1e-4
         expect(bias <= noise, f"declares no bias, but the mean of {which} is off by {bias:.3g} ||x||^2")
+    if compressor.facts.kinds <= _OF_EACH:
+        _draws_apart(compressor, tensor)
+
+
+def _draws_apart(compressor: Compressor, tensor: Tensor) -> None:
+    """What is drawn to round is drawn by each rank for itself, or the mean over ranks is no nearer."""
+    found = [
+        [encode_decode(compressor, tensor, None, step, rank=rank, size=_RANKS)[1] for rank in range(_RANKS)]
+        for step in range(_RANKS)
+    ]
+    alike = all(torch.equal(one, of_step[0]) for of_step in found for one in of_step)
+    expect(
+        not alike or torch.equal(found[0][0], found[1][0]),
+        "draws the same numbers on all ranks, so that what rounding adds is in their mean as a whole: draw "
+        "from cx.generator(seed, tensor.device), other numbers on each rank",
+    )
 
 
 def _within(clip: float) -> Tensor | None:
@@ -170,6 +189,7 @@ def finite_is_kept_as_declared(compressor: Compressor) -> None:
 
 def clock_is_declared(compressor: Compressor) -> None:
     """A message can be read in another step, unless that is declared."""
+    expect_from_start(partial(_packed, compressor))
     if compressor.facts.rounds > 1 or compressor.facts.follows_clock:
         return
     tensor = drawn(3)
@@ -183,6 +203,15 @@ def clock_is_declared(compressor: Compressor) -> None:
     except StopIteration as stop:
         same = torch.equal(stop.value[0], result)
         expect(same, "a message reads differently in another step; declare follows_clock")
+
+
+def _packed(compressor: Compressor, start: int) -> list[list[int]]:
+    """The messages of a rule's first steps."""
+    state, found = slots(compressor, drawn(3)), []
+    for step in range(_FIRST_STEPS):
+        coding = compressor.encode_decode(context(step=step, start=start), drawn(step), state, keep_sent=True)
+        found += [message.pack().tolist() for message in ended(coding)[0]]
+    return found
 
 
 def compressor_checks(compressor: Compressor, draws: int = 300) -> dict[str, Callable[[], None]]:

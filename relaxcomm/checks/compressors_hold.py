@@ -22,12 +22,11 @@ from relaxcomm.checks.compressor_trials import (
     named,
 )
 from relaxcomm.checks.finding import Broken, expect, told
-from relaxcomm.checks.round_trip import as_dense, context, encode_decode, ended, slots
+from relaxcomm.checks.round_trip import encode_decode, slots
 from relaxcomm.errors import RelaxcommError
-from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.roles import Compressor, Parts
 from relaxcomm.tensors.layout import Layout, one_tensor
-from relaxcomm.tensors.messages import DENSE, MOST_PLACES, SHARED_SUPPORT, Dense, Message, Sparse
+from relaxcomm.tensors.messages import DENSE, MOST_PLACES, Dense, Message, Sparse
 from relaxcomm.tensors.precision import wide
 
 _DRAWS = 60
@@ -74,8 +73,7 @@ def _sends(compressor: Compressor, rank: int) -> bool:
     """Whether a rank sends anything but zeros."""
     state = slots(compressor, drawn(0))
     for step in range(_MOST_STEPS):
-        coding = compressor.encode_decode(context(rank, _RANKS, step), drawn(step), state, keep_sent=True)
-        if as_dense(ended(coding)[2], drawn(step)).any():
+        if encode_decode(compressor, drawn(step), state, step, rank=rank, size=_RANKS)[2].any():
             return True
     return False
 
@@ -114,21 +112,12 @@ def weights_are_kept(compressor: Compressor) -> None:
         _sum_is_enough(compressor)
         return
     tensors = drawn(1), drawn(2)
-    codings = [
-        compressor.encode_decode(context(rank, 2), tensor.clone(), slots(compressor, tensor), keep_sent=True)
-        for rank, tensor in enumerate(tensors)
-    ]
-    parts = _weighed([next(coding) for coding in codings])
-    ends = [finish(coding, parts) for coding in codings]
-    sent = [as_dense(one, tensor) for (_, one), tensor in zip(ends, tensors, strict=True)]
-    wanted = _SHARES[0] * sent[0].double() + _SHARES[1] * sent[1].double()
-    alike = ": all ranks have to send the same entries, which cx.generator does not draw alike"
-    for result, _ in ends:
-        expect(
-            torch.allclose(result.double(), wanted, rtol=1e-2, atol=1e-2),
-            f"{_TWO} do not come out as {_SHARES[0]} of one and {_SHARES[1]} of the other"
-            + alike * (SHARED_SUPPORT in compressor.facts.kinds),
-        )
+    sent = [encode_decode(compressor, one, rank=rank, size=2)[2].double() for rank, one in enumerate(tensors)]
+    result = coded_beside(compressor, *tensors, slots(compressor, tensors[0]), combined=_weighed).double()
+    expect(
+        torch.allclose(result, _SHARES[0] * sent[0] + _SHARES[1] * sent[1], rtol=1e-2, atol=1e-2),
+        f"{_TWO} do not come out as {_SHARES[0]} of one and {_SHARES[1]} of the other",
+    )
 
 
 def _sum_is_enough(compressor: Compressor) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
-import torch
-
+from relaxcomm.checks.compressor_trials import drawn
 from relaxcomm.checks.finding import Broken, checks_of, expect, told
 from relaxcomm.checks.in_place import expect_left
 from relaxcomm.checks.round_trip import context
@@ -17,13 +15,17 @@ from relaxcomm.roles.returned import added, written
 _NUMEL, _RANKS = 12, 3
 
 
+def _needed(controller: Controller) -> ExchangedBucket:
+    """A bucket with what it declares to look at."""
+    return _observed(local=controller.facts.needs_local, micro=controller.facts.needs_micro_gradients)
+
+
 def _observed(*, local: bool, micro: bool) -> ExchangedBucket:
-    drawn = torch.randn(_NUMEL, generator=torch.Generator().manual_seed(1))
     gradients = MicroGradients(count=4, samples=16, squares=2.0, squared_norm=1.0)
     return ExchangedBucket(
         unit=0,
-        local=drawn if local else None,
-        result=0.5 * drawn,
+        local=drawn(1, _NUMEL) if local else None,
+        result=0.5 * drawn(1, _NUMEL),
         micro=gradients if micro else None,
         samples=16,
     )
@@ -37,7 +39,7 @@ def _decided(controller: Controller, cx: Context, seen: ExchangedBucket) -> Mapp
 
 def _error(controller: Controller, *, local: bool, micro: bool) -> Exception | None:
     """What it raises when it is told of an exchange and decides; None if it works."""
-    cx = replace(context(size=2), values=_values(controller))
+    cx = context(size=2).at(values=_values(controller))
     try:
         _decided(controller, cx, _observed(local=local, micro=micro))
     except Exception as error:  # a plug-in may raise anything
@@ -60,8 +62,7 @@ def inputs_are_declared(controller: Controller) -> None:
 
 def buckets_are_left(controller: Controller) -> None:
     """What it is shown moves the model, and other controllers see it, too."""
-    facts = controller.facts
-    seen, before = (_observed(local=facts.needs_local, micro=facts.needs_micro_gradients) for _ in range(2))
+    seen, before = _needed(controller), _needed(controller)
     controller.observe(_seen_by(0, controller), seen)
     expect_left("seen.result", [seen.result], [before.result])
     if seen.local is not None and before.local is not None:
@@ -70,32 +71,32 @@ def buckets_are_left(controller: Controller) -> None:
 
 def needs_are_declared(controller: Controller) -> None:
     """It asks for no value but those that it needs, and writes none but those and its `init_values`."""
-    values, facts = _values(controller), controller.facts
-    cx = replace(context(size=2), values=values)
-    seen = _observed(local=facts.needs_local, micro=facts.needs_micro_gradients)
-    written(_decided(controller, cx, seen), controller)
-    missing = values.asked - facts.needs
+    values = _values(controller)
+    written(_decided(controller, context(size=2).at(values=values), _needed(controller)), controller)
+    missing = values.asked - controller.facts.needs
     expect(not missing, f"looks at {sorted(missing)}, which its facts' needs do not name")
 
 
 def ranks_decide_alike(controller: Controller) -> None:
-    """From the same sum every rank makes the same values, and makes them again."""
-    facts, decided = controller.facts, []
-    seen = _observed(local=facts.needs_local, micro=facts.needs_micro_gradients)
-    total = added(None, controller.observe(_seen_by(0, controller), seen), "observe", controller)
-    for rank in (*range(_RANKS), 0):
-        decided.append(
-            dict(written(controller.decide(_seen_by(rank, controller), _RANKS * total), controller))
-        )
-        expect(
-            decided[-1] == decided[0],
-            f"decides {decided[0]} on rank 0 and {decided[-1]} on rank {rank}, of the same sum: decide from "
-            "`total` and cx.values, and keep nothing in a module or a class",
-        )
+    """From the same sum every rank makes the same values, and makes them again, whatever the sum is."""
+    seen = controller.observe(_seen_by(0, controller), _needed(controller))
+    total = _RANKS * added(None, seen, "observe", controller)
+    for factor in (1.0, 0.25, 4.0):  # of which some may pass a threshold
+        decided: list[dict[str, float]] = []
+        for rank in (*range(_RANKS), 0):
+            other = total.clone()
+            other[:1] *= factor
+            values = written(controller.decide(_seen_by(rank, controller), other), controller)
+            decided.append(dict(values))
+            expect(
+                decided[-1] == decided[0],
+                f"decides {decided[0]} on rank 0 and {decided[-1]} on rank {rank}, of the same sum: decide "
+                "from `total` and cx.values, and keep nothing in a module or a class",
+            )
 
 
 def _seen_by(rank: int, controller: Controller) -> Context:
-    return replace(context(rank, _RANKS), values=_values(controller))
+    return context(rank, _RANKS).at(values=_values(controller))
 
 
 def _values(controller: Controller) -> Values:

@@ -9,19 +9,18 @@ import torch
 from torch import Tensor
 
 from relaxcomm.checks import slots_hold
+from relaxcomm.checks.compressor_trials import NUMEL, drawn
 from relaxcomm.checks.exchange_graphs_hold import (
     kept_state_is_declared,
     one_way_links_even_out,
     use_of_topologies_is_declared,
 )
 from relaxcomm.checks.exchange_trials import (
-    NUMEL,
     ROUNDS,
     exchanged,
     mean_of,
     size_of,
     sizes_of,
-    tensor_of,
     topology_of,
 )
 from relaxcomm.checks.exchanges_hold import (
@@ -55,7 +54,7 @@ def accepted_kinds_come_through(exchange: Exchange) -> None:
         except Exception as error:  # a plug-in may raise anything
             raise Broken(f"declares to accept {kind} messages, but raises {told(error)}") from error
         if kind == MAXIMUM:
-            largest = torch.stack([tensor_of(rank) for rank in range(size)]).amax(0)
+            largest = torch.stack([drawn(rank) for rank in range(size)]).amax(0)
             expect(bool((results == largest).all()), "declares to accept maximum messages, returns others")
         elif exchange.facts.returns == "mean" and kind != SIGNS:
             off = float((results.mean(0) - mean_of(size)).abs().max())
@@ -112,7 +111,7 @@ def robustness_is_declared(exchange: Exchange) -> None:
     if exchange.facts.returns != "robust mean":
         return
     size = size_of(exchange)
-    others = torch.stack([tensor_of(rank) for rank in range(1, size)])
+    others = torch.stack([drawn(rank) for rank in range(1, size)])
     for bad in (1e30, -1e30, math.nan, math.inf, -math.inf):
         put_in = partial(_but_rank_0, bad)
         result = exchanged(exchange, coder_for(exchange), size, put_in=put_in)[0].result
@@ -121,7 +120,7 @@ def robustness_is_declared(exchange: Exchange) -> None:
 
 
 def _but_rank_0(bad: float, rank: int) -> Tensor:
-    return tensor_of(rank) if rank else torch.full((NUMEL,), bad)
+    return drawn(rank) if rank else torch.full((NUMEL,), bad)
 
 
 def memory_is_declared(exchange: Exchange) -> None:
@@ -129,10 +128,10 @@ def memory_is_declared(exchange: Exchange) -> None:
     declared = exchange.facts.memory != "none"
     if not declared and (exchange.facts.returns != "mean" or SPARSE not in exchange.facts.accepts):
         return
-    size, start = size_of(exchange), tensor_of(0)
+    size, start = size_of(exchange), drawn(0)
 
     def put_in(rank: int) -> Tensor:
-        return start + (tensor_of(rank) if rank else 0)
+        return start + (drawn(rank) if rank else 0)
 
     coder = top_k(density=0.25)
     found = exchanged(exchange, coder, size, put_in=put_in, start=lambda rank: start.clone(), steps=ROUNDS)
@@ -152,7 +151,7 @@ def division_is_declared(exchange: Exchange) -> None:
         return
     size = sizes_of(exchange)[-1]
     found = exchanged(
-        exchange, coder_for(exchange), size, put_in=lambda rank: tensor_of(rank) / size, divided=True
+        exchange, coder_for(exchange), size, put_in=lambda rank: drawn(rank) / size, divided=True
     )
     off = max(float((one.result - mean_of(size)).abs().max()) for one in found)
     expect(off < 1e-5, f"declares to take what is divided already, but the mean is {off:.3g} off")

@@ -10,8 +10,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from relaxcomm.checks.compressor_trials import drawn
 from relaxcomm.checks.in_place import Held
-from relaxcomm.checks.round_trip import context
+from relaxcomm.checks.round_trip import bucket_of, context
 from relaxcomm.checks.world_sizes import LARGEST
 from relaxcomm.errors import TopologyError
 from relaxcomm.network import InProcessGroup, simulate
@@ -21,11 +22,8 @@ from relaxcomm.roles import Compressor, Exchange, Outer
 from relaxcomm.roles.exchange import slots_in_run
 from relaxcomm.roles.returned import entries
 from relaxcomm.step.kept_slots import Slots
-from relaxcomm.tensors.buckets import Bucket
-from relaxcomm.tensors.items import Item
 from relaxcomm.topology import Topology, complete, from_networkx, hierarchical, in_turn
 
-NUMEL = 600  # divided by 2, 3 and 4, so that shares are equal
 ROUNDS = 60  # in which ranks that mix come together
 _SIZES = (2, 3, 4)
 _PLACE = ("0", 0)
@@ -93,12 +91,7 @@ def size_of(exchange: Exchange) -> int:
     return 3 if 3 in sizes else sizes[-1]
 
 
-def tensor_of(rank: int, numel: int = NUMEL) -> Tensor:
-    """What a rank puts in."""
-    return torch.randn(numel, generator=torch.Generator().manual_seed(rank))
-
-
-def mean_of(size: int, put_in: Callable[[int], Tensor] = tensor_of) -> Tensor:
+def mean_of(size: int, put_in: Callable[[int], Tensor] = drawn) -> Tensor:
     """What all ranks put in, on average."""
     return torch.stack([put_in(rank) for rank in range(size)]).mean(0)
 
@@ -108,7 +101,7 @@ def exchanged(
     compressor: Compressor,
     size: int,
     *,
-    put_in: Callable[[int], Tensor] = tensor_of,
+    put_in: Callable[[int], Tensor] = drawn,
     start: Callable[[int], Tensor] | None = None,
     topology: Topology | None = None,
     steps: int = 1,
@@ -141,7 +134,7 @@ def exchanged(
         taken: set[Kinds] = set()
         known = replace(context(group.rank(), size), divided=divided, exact=exact)
         cx = replace(known, topology=topology or topology_of(exchange, size))
-        bucket = Bucket(0, [Item("tensor", (start or put_in)(group.rank()).clone())])
+        bucket = bucket_of((start or put_in)(group.rank()).clone())
         state = Slots(slots_in_run(exchange, bucket, compressor, cx.membership), repr(exchange))
         served = exchange.serve(cx, bucket, compressor, outer)
         if served is not None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TypeVar
 
 import torch
@@ -63,12 +64,21 @@ def told(error: BaseException) -> str:
         return str(error)
     package, place = "", ""
     for frame, line in traceback.walk_tb(error.__traceback__):
-        found = frame.f_globals.get("__name__", "").partition(".")[0]
-        package = package or (found if found not in _OTHERS else "")
+        found = _package(frame)
+        package = package or (found if is_plugin(frame) else "")
         made = frame.f_code.co_filename.startswith("<")  # as dataclasses do
         if package and found == package and not made:  # and not what it has called
             place = f" ({Path(frame.f_code.co_filename).name}:{line})"
     return worded(error) + place
+
+
+def is_plugin(frame: FrameType) -> bool:
+    """Whether what runs there is neither relaxcomm's nor that of a library."""
+    return _package(frame) not in _OTHERS
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def checks_of(checks: Mapping[str, Callable[[T], None]]) -> Callable[[T], dict[str, Callable[[], None]]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -20,16 +20,16 @@ def expect_left(what: str, now: Sequence[Tensor], before: Sequence[Tensor]) -> N
     expect(same, f"writes into {what} in place, which cannot be taken back; make a new tensor")
 
 
-def attributes(primitive: object) -> set[str]:
-    """What lies in an object beside cached properties."""
-    cls = type(primitive)
-    names = getattr(primitive, "__dict__", ())
-    return {one for one in names if not isinstance(inspect.getattr_static(cls, one, None), cached_property)}
+def attributes(primitive: object) -> dict[str, str]:
+    """What lies in an object beside cached properties, in words."""
+    cls, held = type(primitive), getattr(primitive, "__dict__", {})
+    cached = {one for one in held if isinstance(inspect.getattr_static(cls, one, None), cached_property)}
+    return {name: repr(value) for name, value in held.items() if name not in cached}
 
 
-def nothing_is_added(primitive: object, before: Collection[str]) -> None:
+def nothing_is_added(primitive: object, before: Mapping[str, str]) -> None:
     """It keeps nothing in itself: workers of a process, and buckets, share it, and no checkpoint holds it."""
-    added = sorted(attributes(primitive) - set(before))
+    added = sorted(name for name, value in attributes(primitive).items() if before.get(name) != value)
     expect(
         not added,
         f"keeps {added} in itself, which workers share and no checkpoint holds; keep what changes in slots, "

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from relaxcomm.checks import slots_hold
+from relaxcomm.checks.compressor_trials import drawn
 from relaxcomm.checks.finding import checks_of, expect, told
 from relaxcomm.checks.global_generators import ALIKE
 from relaxcomm.checks.in_place import expect_left, slots_assigned
-from relaxcomm.checks.round_trip import context
+from relaxcomm.checks.round_trip import bucket_of, context
+from relaxcomm.checks.run_clock import expect_from_start
 from relaxcomm.checks.world_sizes import OF, RANKS
 from relaxcomm.roles import Context, Outer
 from relaxcomm.roles.outer import applied
 from relaxcomm.roles.returned import added
 from relaxcomm.step.kept_slots import Slots
 from relaxcomm.tensors.buckets import Bucket
-from relaxcomm.tensors.items import Item
 
 _NUMEL, _STEPS = 12, 4
 _MOST_DECAYED = 0.9  # of the weights is left after an exchange
 
 
-def _bucket(numel: int = _NUMEL) -> Bucket:
-    return Bucket(0, [Item("a", torch.ones(numel))])
-
-
 class _Trial:
     """An outer with a bucket and its slots, which remembers whether it asked for the learning rate."""
 
-    def __init__(self, outer: Outer, numel: int = _NUMEL, rank: int = 0) -> None:
-        self._outer, self.bucket, self.asked, self._rank = outer, _bucket(numel), False, rank
+    def __init__(self, outer: Outer, numel: int = _NUMEL, rank: int = 0, start: int = 0) -> None:
+        self._outer, self.asked, self._rank = outer, False, rank
+        self._start, self.bucket = start, bucket_of(torch.ones(numel))
         self.state = Slots(outer.init(self.bucket), repr(outer))
 
     def apply(self, result: Tensor, base: Tensor | None, step: int = 0) -> Tensor:
@@ -42,21 +38,17 @@ class _Trial:
             self.asked = True
             return 0.1
 
-        cx: Context = replace(context(self._rank, OF, step), learning_rate=rate)
+        cx: Context = context(self._rank, OF, step, start=self._start).at(learning_rate=rate)
         if self._outer.facts.measures:
             found = self._outer.measure(cx, self.bucket, result)
-            cx = replace(cx, measured=added(None, found, "measure", self._outer))
-        return applied(self._outer, cx, self.bucket, self.state, result.clone(), base)
-
-
-def _drawn(seed: int) -> Tensor:
-    return torch.randn(_NUMEL, generator=torch.Generator().manual_seed(seed))
+            cx = cx.at(measured=added(None, found, "measure", self._outer))
+        return applied(self._outer, cx, self.bucket, self.state, result, base)
 
 
 def base_is_declared(outer: Outer) -> None:
     """Without a base it works, or not."""
     try:
-        _Trial(outer).apply(_drawn(1), None)
+        _Trial(outer).apply(drawn(1, _NUMEL), None)
         seen, works = "works", True
     except Exception as error:  # a plug-in may raise anything
         seen, works = f"fails: {told(error)}", False
@@ -66,7 +58,7 @@ def base_is_declared(outer: Outer) -> None:
 
 def averaging_is_declared(outer: Outer) -> None:
     """The combined result as it is, or the base moved by it; and what moves no model changes no result."""
-    facts, result, base = outer.facts, _drawn(1), _drawn(2)
+    facts, result, base = outer.facts, drawn(1, _NUMEL), drawn(2, _NUMEL)
     for declared, what in (
         (facts.averages, "averages=True, so that the result is taken as it is"),
         (not facts.moves_model, "moves_model=False, so that the model is left alone"),
@@ -86,11 +78,11 @@ def averaging_is_declared(outer: Outer) -> None:
 def direction_is_declared(outer: Outer) -> None:
     """Where all workers agree the model stays, or decays, unless what is returned is a direction."""
     if outer.facts.returns_direction:
-        large = _Trial(outer).apply(1e3 * _drawn(1), None)
+        large = _Trial(outer).apply(1e3 * drawn(1, _NUMEL), None)
         small = bool((large.abs() < 1e2).all())
         expect(small, "declares to return a direction, but its size follows the result")
         return
-    stays, how = _drawn(2), "declare returns_direction"
+    stays, how = drawn(2, _NUMEL), "declare returns_direction"
     if outer.facts.needs_base:
         made = _Trial(outer).apply(torch.zeros(_NUMEL), stays)
         stays = stays * (made @ stays / (stays @ stays)).clamp(_MOST_DECAYED, 1.0)
@@ -104,7 +96,7 @@ def direction_is_declared(outer: Outer) -> None:
 def rate_is_declared(outer: Outer) -> None:
     """It asks for the learning rate, or not."""
     trial = _Trial(outer)
-    trial.apply(_drawn(1), _drawn(2) if outer.facts.needs_base else None)
+    trial.apply(drawn(1, _NUMEL), drawn(2, _NUMEL) if outer.facts.needs_base else None)
     declared = outer.facts.needs_learning_rate
     expect(
         trial.asked == declared, f"declares needs_learning_rate={declared}, but asked for it: {trial.asked}"
@@ -115,7 +107,7 @@ def momentum_is_declared(outer: Outer) -> None:
     """The momentum of a gradient that stays gives a direction that stays; the gradient itself does not."""
     if not outer.facts.needs_momentum:
         return
-    gradient, beta = _drawn(1).abs() + 1, float(getattr(outer, "beta", 0.9))
+    gradient, beta = drawn(1, _NUMEL).abs() + 1, float(getattr(outer, "beta", 0.9))
     moments = [gradient * (1 - beta ** (step + 1)) for step in range(4)]
     for inputs, stays in ((moments, True), ([gradient] * 4, False)):
         trial = _Trial(outer)
@@ -129,7 +121,8 @@ def momentum_is_declared(outer: Outer) -> None:
 def measuring_is_declared(outer: Outer) -> None:
     """It measures, or has nothing to measure with."""
     try:
-        added(None, outer.measure(context(), _bucket(), _drawn(1)), "measure", outer)
+        result = drawn(1, _NUMEL)
+        added(None, outer.measure(context(), bucket_of(result), result), "measure", outer)
         measures = True
     except NotImplementedError:
         measures = False
@@ -141,18 +134,18 @@ def one_entry_is_enough(outer: Outer) -> None:
     """A bucket of one entry, such as a scale, is moved."""
     trial = _Trial(outer, numel=1)
     for step in range(_STEPS):
-        base = _drawn(step + 4)[:1] if outer.facts.needs_base else None
-        finite = bool(trial.apply(_drawn(step)[:1], base, step).isfinite())
+        base = drawn(step + 4, _NUMEL)[:1] if outer.facts.needs_base else None
+        finite = bool(trial.apply(drawn(step, _NUMEL)[:1], base, step).isfinite())
         expect(finite, "of a bucket of one entry it makes a number that is not finite")
 
 
 def ranks_do_alike(outer: Outer) -> None:
-    """Of the same results each rank makes the same, or replicas would part."""
+    """Of the same results each rank makes the same, or replicas would part, in a late phase too."""
 
-    def made(rank: int) -> Tensor:
-        trial = _Trial(outer, rank=rank)
-        bases = [_drawn(step + 4) if outer.facts.needs_base else None for step in range(_STEPS)]
-        return torch.stack([trial.apply(_drawn(step), base, step) for step, base in enumerate(bases)])
+    def made(rank: int, start: int = 0) -> Tensor:
+        trial = _Trial(outer, rank=rank, start=start)
+        bases = [drawn(step + 4, _NUMEL) if outer.facts.needs_base else None for step in range(_STEPS)]
+        return torch.stack([trial.apply(drawn(step, _NUMEL), base, step) for step, base in enumerate(bases)])
 
     first = made(0)
     expect(
@@ -166,16 +159,18 @@ def ranks_do_alike(outer: Outer) -> None:
         f"makes something else on the ranks {apart} of {OF} than on rank 0 of the same results and bases, so "
         f"replicas part: do on each rank the same; {ALIKE}",
     )
+    expect_from_start(lambda start: made(0, start).tolist())
 
 
 def slots_are_assigned(outer: Outer) -> None:
-    """A slot changes by assignment, and the base, which is the payload's, not at all."""
+    """A slot changes by assignment, and the base and the result, which are others', not at all."""
     trial = _Trial(outer)
     for step in range(_STEPS):
-        base = _drawn(step + 4)
+        result, base = drawn(step, _NUMEL), drawn(step + 4, _NUMEL)
         with slots_assigned(trial.state):
-            trial.apply(_drawn(step), base if outer.facts.needs_base else None, step)
-        expect_left("the base", [base], [_drawn(step + 4)])
+            trial.apply(result, base if outer.facts.needs_base else None, step)
+        expect_left("the base", [base], [drawn(step + 4, _NUMEL)])
+        expect_left("the result, which is not in cx.out,", [result], [drawn(step, _NUMEL)])
 
 
 outer_checks = checks_of(

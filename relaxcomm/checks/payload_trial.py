@@ -15,7 +15,6 @@ from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
 
 NUMEL = 12
-_SAMPLES = 4.0
 
 
 class PayloadTrial:
@@ -26,6 +25,7 @@ class PayloadTrial:
         value: of the first parameter; no two are alike, as a constant gradient's entries are, and sums exact.
         dtype: of all.
         numel: entries of the bucket.
+        samples: on which this rank has trained.
     """
 
     def __init__(
@@ -34,13 +34,14 @@ class PayloadTrial:
         value: float = 1.0,
         dtype: torch.dtype = torch.float32,
         numel: int = NUMEL,
+        samples: int = 4,
     ) -> None:
         self._payload, self._numel = payload, numel
         one, *others = (value + torch.arange(numel) / 16).to(dtype).chunk(2)
         tensors = [one.view(-1, 3) if others else one, *others]
         self.bucket = Bucket(0, [Item(name, one) for name, one in zip("ab", tensors, strict=False)])
         kept: list[Tensor | None] = [one.clone() for one in tensors]  # an optimizer's, as it began
-        self.cx = context().at(optimizer_state=lambda bucket, slots: kept)
+        self.cx = context().at(samples=samples, optimizer_state=lambda bucket, slots: kept)
         self.state = Slots(payload.init(self.bucket), repr(payload))
 
     @property
@@ -56,7 +57,8 @@ class PayloadTrial:
 
     def tell(self, event: str) -> None:
         """Tell it of an event, with whatever numbers it asks for."""
-        self._payload.event(self.cx, self.bucket, self.state, event, Values(_SAMPLES))
+        facts = Values(4.0, {"samples": self.cx.samples})
+        self._payload.event(self.cx, self.bucket, self.state, event, facts)
 
     def read(self, gradient: float | Tensor) -> Tensor:
         """What is exchanged."""

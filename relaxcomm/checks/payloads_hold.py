@@ -149,12 +149,31 @@ def nan_is_shown(payload: Payload) -> None:
 
 
 def one_entry_is_enough(payload: Payload) -> None:
-    """A bucket of one entry, such as a scale, is read and written."""
+    """A bucket of one entry, such as a scale, is read and written, and one in which nothing has moved."""
     trial = PayloadTrial(payload, numel=1).moved(0.5)
     made = trial.finalize(trial.read(1.5))
     trial.gradient(made)
     finite = bool(made.isfinite().all() and trial.parameters.isfinite().all())
     expect(finite, "of a bucket of one entry it makes numbers that are not finite")
+    finite = bool(PayloadTrial(payload).read(0.0).isfinite().all())
+    expect(
+        finite,
+        "reads numbers that are not finite where nothing has moved, or gradients are 0: divide by no 0",
+    )
+
+
+def weight_is_divided_out(payload: Payload) -> None:
+    """Where it sends its weight along, a worker alone comes to the same with any weight."""
+    made = []
+    for samples in (4, 8) if payload.facts.extra_entries else ():
+        trial = PayloadTrial(payload, samples=samples).moved(0.5)
+        made.append(trial.finalize(trial.read(3.0)))
+    off = float((made[0] - made[1]).abs().max()) if made else 0.0
+    expect(
+        off < 1e-5,
+        f"what a worker alone comes to is {off:.3g} off with twice the samples: a weight that is sent along "
+        "has to cancel out, so let finalize divide by what came back of it, such as result[:-1] / result[-1]",
+    )
 
 
 def slots_are_assigned(payload: Payload) -> None:
@@ -176,6 +195,7 @@ payload_checks = checks_of(
         "gradient scale": scale_is_undone,
         "event": event_is_declared,
         "NaN": nan_is_shown,
+        "weight": weight_is_divided_out,
         "one entry": one_entry_is_enough,
         "slots": slots_are_assigned,
         "carried": slots_hold.payload_slots,

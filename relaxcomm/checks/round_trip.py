@@ -9,13 +9,13 @@ from torch import Tensor
 
 from relaxcomm.errors import UsageError
 from relaxcomm.network.transport import Membership
+from relaxcomm.primitives.compressors.decode import as_dense
 from relaxcomm.roles import Coding, Compressor, Context, State
 from relaxcomm.step.kept_slots import Slots
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Message, Sparse
-from relaxcomm.tensors.precision import wide
 
 
 def round_trip(compressor: Compressor, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -45,18 +45,20 @@ def round_trip(compressor: Compressor, tensors: Sequence[Tensor]) -> list[Tensor
         return []
     tensors = [one.detach() for one in tensors]
     first = tensors[0].contiguous()  # as all are flattened
-    state, layout = slots(compressor, first), _bucket(first).layout
+    state, layout = slots(compressor, first), bucket_of(first).layout
     return [
         encode_decode(compressor, tensor.flatten(), state, step, layout)[1].view_as(tensor)
         for step, tensor in enumerate(tensors)
     ]
 
 
-def context(rank: int = 0, size: int = 1, step: int = 0, layout: Layout | None = None) -> Context:
-    """What a primitive sees of a run that does nothing else."""
+def context(
+    rank: int = 0, size: int = 1, step: int = 0, layout: Layout | None = None, *, start: int = 0
+) -> Context:
+    """What a primitive sees of a run that does nothing else, in a step from the first one of its rule on."""
     return Context(
-        step=step,
-        start=0,
+        step=start + step,
+        start=start,
         membership=Membership(rank, size),
         learning_rate=lambda bucket: 0.1,
         round=step,
@@ -66,7 +68,7 @@ def context(rank: int = 0, size: int = 1, step: int = 0, layout: Layout | None =
 
 def slots(compressor: Compressor, tensor: Tensor, layout: Layout | None = None) -> State:
     """The compressor's first slots, for tensors that lie in a flat one as `layout` has it, or one alone."""
-    return Slots(compressor.init(_bucket(tensor, layout)), repr(compressor))
+    return Slots(compressor.init(bucket_of(tensor, layout)), repr(compressor))
 
 
 def encode_decode(
@@ -89,6 +91,7 @@ def encode_decode(
     )
     coding = compressor.encode_decode(cx, tensor.clone(), kept, keep_sent=True)
     messages, result, sent = ended(coding)
+    assert sent is not None, "what was sent was asked for"
     return messages, result, as_dense(sent, tensor)
 
 
@@ -103,19 +106,10 @@ def ended(coding: Coding) -> tuple[list[Message], Tensor, Tensor | Sparse | None
             return messages, *stop.value
 
 
-def _bucket(tensor: Tensor, layout: Layout | None = None) -> Bucket:
+def bucket_of(tensor: Tensor, layout: Layout | None = None) -> Bucket:
+    """A bucket of tensors that lie in a flat one as `layout` has it, or of one alone."""
     if layout is None:
         return Bucket(0, [Item("tensor", tensor)])
     parts = torch.split(tensor, [shape.numel() for shape in layout.shapes])
     named = zip(layout.names, parts, layout.shapes, strict=True)
     return Bucket(0, [Item(name, part.view(shape)) for name, part, shape in named])
-
-
-def as_dense(sent: Tensor | Sparse | None, like: Tensor) -> Tensor:
-    """What a worker's own messages decode to, as a tensor."""
-    assert sent is not None, "what was sent was asked for"
-    if isinstance(sent, Sparse):
-        total = torch.zeros_like(like, dtype=wide(like.dtype))
-        sent.add_to(total, 1.0)
-        return total
-    return sent

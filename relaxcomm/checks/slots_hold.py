@@ -9,7 +9,7 @@ from torch import Tensor
 
 from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, coded_beside, drawn
 from relaxcomm.checks.finding import expect
-from relaxcomm.checks.round_trip import context, encode_decode, slots
+from relaxcomm.checks.round_trip import bucket_of, context, encode_decode, slots
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.error_feedback import error_feedback
 from relaxcomm.primitives.compressors.random_k import random_k
@@ -17,15 +17,14 @@ from relaxcomm.primitives.outers.sgd import nesterov
 from relaxcomm.roles import Compressor, Exchange, Outer, Payload, State, Trigger, VotingTrigger, is_buffer
 from relaxcomm.roles.carried import ALIKE, Slots, nested, share_of
 from relaxcomm.tensors.buckets import Bucket
-from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.shards import shard_sizes
 
 _SIZE = 3
 _OUTER = nesterov(lr=0.5, momentum=0.5)
 
 
-def _bucket() -> Bucket:
-    return Bucket(0, [Item("a", torch.ones(NUMEL))])
+def _bucket(value: float = 1.0) -> Bucket:
+    return bucket_of(torch.full((NUMEL,), value))
 
 
 def _expect_stated(made: Iterable[str], declared: Collection[str], where: str = "slots") -> None:
@@ -75,8 +74,22 @@ def payload_slots(payload: Payload) -> None:
 
 
 def outer_slots(outer: Outer) -> None:
-    """Each slot is declared."""
-    _expect_stated(outer.init(_bucket()), outer.facts.slots)
+    """Each slot is declared as what all ranks hold, and none alone begins anew but what parameters make."""
+    made, others, how = outer.init(_bucket()), outer.init(_bucket(2.0)), outer.facts.slots
+    _expect_stated(made, how)
+    own = {slot: said for slot, said in how.items() if said not in ("equal", "mean", "fresh")}
+    expect(
+        not own,
+        f"declares {own}, but of the same results all ranks keep the same, and those that join would begin "
+        "with something else: declare 'equal'",
+    )
+    fresh = sorted(one for one in made if how.get(one) == "fresh" and torch.equal(made[one], others[one]))
+    kept = sorted(slot for slot, said in how.items() if said != "fresh")
+    expect(
+        not (fresh and kept),
+        f"declares to begin {fresh} anew with another number of workers, and to keep {kept}, which have come "
+        "of the same results: declare 'equal'",
+    )
 
 
 def compressor_slots(compressor: Compressor) -> None:

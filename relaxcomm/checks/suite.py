@@ -154,7 +154,7 @@ def _subjects(target: str | Path) -> Iterator[tuple[str, Callable[[], Any]]]:
         for name, cls in found.items():
             known.setdefault(name, []).append((f"{role} {name}", cls))
     for name, loaded in known.get(str(target), ()):
-        yield name, partial(_same, loaded)
+        yield name, lambda loaded=loaded: loaded  # type: ignore[misc]
     if str(target) in known:
         return
     path = Path(target)
@@ -176,7 +176,3 @@ def _subjects_at(path: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
         )
     for point in points:
         yield point.name, partial(discovery.load, point)
-
-
-def _same(loaded: Any) -> Any:
-    return loaded

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from relaxcomm.checks import slots_hold
+from relaxcomm.checks.compressor_trials import drawn
 from relaxcomm.checks.finding import Broken, checks_of, expect
 from relaxcomm.checks.global_generators import ALIKE, global_states, left_alone
 from relaxcomm.checks.in_place import expect_left, slots_assigned
 from relaxcomm.checks.round_trip import context
+from relaxcomm.checks.run_clock import expect_from_start, no_clock_asked
 from relaxcomm.checks.world_sizes import OF, RANKS
 from relaxcomm.roles import Context, Observation, Trigger, VotingTrigger
 from relaxcomm.roles.returned import is_yes
@@ -56,9 +61,11 @@ class _Counting(Context):
         return self.at(round=0).number(seed, *apart)
 
 
-def _observed(step: int, values: Mapping[str, float], event: str | None = None, rank: int = 0) -> Context:
+def _observed(
+    step: int, values: Mapping[str, float], event: str | None = None, rank: int = 0, start: int = 0
+) -> Context:
     """What the engine lets a trigger see, which is asked for all buckets at once."""
-    return context(rank, OF, step).at(round=0, values=values, event=event)
+    return context(rank, OF, step, start=start).at(round=0, values=values, event=event)
 
 
 def firing_is_declared(trigger: Trigger) -> None:
@@ -75,7 +82,8 @@ def firing_is_declared(trigger: Trigger) -> None:
     )
     steps, generators = max(_PERIODS * facts.period_steps, _LEAST_STEPS), global_states()
     try:
-        fired = list(_firings(trigger, steps))
+        with no_clock_asked(_ELSEWHERE):
+            fired = list(_firings(trigger, steps))
         beside = list(zip(_firings(trigger, steps), _firings(trigger, steps), strict=True))
     except AssertionError as error:
         raise Broken(f"declares to be known at {facts.known}, but asks for more: {error}") from error
@@ -99,17 +107,46 @@ def firing_is_declared(trigger: Trigger) -> None:
     for before, step in itertools.pairwise(steps_fired):
         declared = f"declares at least {facts.period_steps} steps between two firings"
         expect(step - before >= facts.period_steps, f"{declared}, fires after {step - before}")
+    if not facts.needs:  # which may be steps of the run, as its controller says them
+        expect_from_start(lambda start: list(_firings(trigger, steps, start=start)))
+    if voting:
+        _votes_follow_what_is_seen(trigger, fired)
 
 
-def _firings(trigger: Trigger, steps: int, *, counts: bool = False, rank: int = 0) -> Iterator[bool]:
+def _votes_follow_what_is_seen(trigger: Trigger, fired: list[bool]) -> None:
+    """Whoever votes alike on all ranks, whatever the gradients are, follows a clock."""
+    others: list[dict[str, Any]] = [{"see": partial(_any, size)} for size in (1.0, 1e-6, 1e6)]
+    try:
+        alike = all(
+            list(_firings(trigger, len(fired), **other)) == fired
+            for other in (*others, *({"rank": rank} for rank in RANKS))
+        )
+    except Exception:  # a plug-in may refuse such gradients
+        return
+    expect(
+        not alike,
+        "votes the same on each rank, whatever the gradients and numbers are that it looks at, so nobody "
+        'has to vote: make it a Trigger that is known at the "start", and count steps by cx.step - cx.start',
+    )
+
+
+def _firings(
+    trigger: Trigger,
+    steps: int,
+    *,
+    counts: bool = False,
+    rank: int = 0,
+    start: int = 0,
+    see: Callable[[int], Observation] | None = None,
+) -> Iterator[bool]:
     """Whether it fires in each step, with its event and, where it votes, after its own vote alone; as it
     sees them in a run or, to find whether it looks, with counts of exchanges and samples."""
     state = Slots(trigger.init_vote() if isinstance(trigger, VotingTrigger) else {}, repr(trigger))
     for step in range(steps):
-        cx = _observed(step, Values(1.0), trigger.facts.event, rank)
+        cx = _observed(step, Values(1.0), trigger.facts.event, rank, start)
         cx = _Counting(**vars(cx.at(round=step, samples=step + 2))) if counts else cx
         if isinstance(trigger, VotingTrigger):
-            cx = replace(cx, decided=is_yes(trigger.vote(cx, state, _seen(step)), "vote", trigger))
+            cx = replace(cx, decided=is_yes(trigger.vote(cx, state, (see or _seen)(step)), "vote", trigger))
         yield is_yes(trigger.fires(cx), "fires", trigger)
 
 
@@ -140,19 +177,26 @@ def needs_are_declared(trigger: Trigger) -> None:
 class _Watched(Observation):
     """An observation of which the names that were asked for are kept."""
 
-    def __init__(self, gradient: float = 1.0) -> None:
-        super().__init__([torch.full((4,), gradient)])
+    def __init__(self, gradient: Tensor, number: float | None = None) -> None:
+        super().__init__([gradient])
         self.asked: set[str] = set()
+        self._number = number
 
     def value(self, name: str, default: float | None = None) -> float:
         self.asked.add(name)
-        return 1.0 if default is None else default
+        usual = 1.0 if default is None else default
+        return usual if self._number is None else self._number
 
 
 def _seen(step: int) -> _Watched:
     """The gradients of a step: some of each size, since a threshold may have any."""
     scale = 10 ** (1 - step // 16 % 8 / 2)
-    return _Watched(scale * (1.0 + 7 * step % 11))
+    return _Watched(torch.full((4,), scale * (1.0 + 7 * step % 11)))
+
+
+def _any(size: float, step: int) -> _Watched:
+    """Others, of one size, beside a number of that size."""
+    return _Watched(size * drawn(step, 4), size)
 
 
 def numbers_are_declared(trigger: Trigger) -> None:
@@ -160,7 +204,7 @@ def numbers_are_declared(trigger: Trigger) -> None:
     if not isinstance(trigger, VotingTrigger):
         expect(not trigger.facts.looks_at, f"looks at {set(trigger.facts.looks_at)}, but nobody votes")
         return
-    observation, state = _Watched(), dict(trigger.init_vote())
+    observation, state = _Watched(torch.ones(4)), dict(trigger.init_vote())
     for step in range(4):
         is_yes(trigger.vote(_observed(step, {}), state, observation), "vote", trigger)
     missing = (observation.asked & {"replica_distance"}) - trigger.facts.looks_at

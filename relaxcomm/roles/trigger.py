@@ -128,7 +128,7 @@ class Trigger(Primitive):
         ... class after_doubling(Trigger):
         ...     facts = every_step.facts
         ...     def fires(self, cx):
-        ...         return (cx.step + 1).bit_count() == 1
+        ...         return (cx.step - cx.start + 1).bit_count() == 1
         >>> rule = Rule(trigger=after_doubling(), payload=parameters(), exchange=all_reduce())
         >>> [step for step, (a, b) in enumerate(trajectory(rule, [[1.0, 3.0]] * 9)) if a == b]
         [0, 1, 3, 7]

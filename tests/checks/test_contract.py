@@ -18,7 +18,6 @@ NAMES = sorted(
 PARAMETERS = {
     "gaussiank_sgd": {"density": 0.05},
     "gaussian_k": {"density": 0.05},
-    "adagrad": {"lr": 0.1},
 }
 
 

@@ -118,7 +118,7 @@ def test_bytes_that_fit_one_size():
         return 2400
 
     said = found(liar(all_gather(), {}, coded_bytes=coded_bytes), "traffic")
-    assert "declares 2400 bytes for 300 entries, sent 1200 on 2 ranks" in said
+    assert "declares 2400 bytes for 12 entries, sent 48 on 2 ranks" in said
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ class by_count(Trigger):
     )
 
     def fires(self, cx):
-        return getattr(cx, self.field) < 5
+        return getattr(cx, self.field) - cx.start < 5
 
 
 def test_a_trigger_that_counts_by_what_it_is_not_told():

@@ -138,7 +138,7 @@ def test_places_that_each_rank_draws_for_itself_are_named():
     assert found(quarter(), "weights") is None
     own = liar(quarter(), {}, generator=lambda self, cx: cx.generator(0, torch.device("cpu")))
     said = found(own, "weights")
-    assert said.endswith("all ranks have to send the same entries, which cx.generator does not draw alike")
+    assert said.endswith("let all ranks send the same entries, which cx.generator does not draw alike")
 
 
 def test_bytes_that_are_rounded_the_other_way_are_found():

@@ -11,7 +11,8 @@ import torch
 
 import relaxcomm
 from relaxcomm import CompositionError, Rule, round_trip
-from relaxcomm.checks.exchange_trials import exchanged, tensor_of
+from relaxcomm.checks.compressor_trials import drawn
+from relaxcomm.checks.exchange_trials import exchanged
 from relaxcomm.plugin import frozen
 from relaxcomm.primitives import (
     all_gather,
@@ -32,11 +33,11 @@ from relaxcomm.primitives import (
 @pytest.mark.parametrize("max_norm", [0.5, 20.0, 1e4])
 @pytest.mark.parametrize("exchange", [all_gather(), all_reduce()])
 def test_the_mean_of_clipped_tensors(exchange, max_norm):
-    rows = np.stack([tensor_of(rank).double().numpy() * (rank + 1) for rank in range(3)])
+    rows = np.stack([drawn(rank).double().numpy() * (rank + 1) for rank in range(3)])
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     expected = (rows * np.minimum(1, max_norm / norms)).mean(0)
     found = exchanged(
-        exchange, clip_norm(max_norm=max_norm), 3, put_in=lambda rank: tensor_of(rank) * (rank + 1)
+        exchange, clip_norm(max_norm=max_norm), 3, put_in=lambda rank: drawn(rank) * (rank + 1)
     )
     for one in found:
         np.testing.assert_allclose(one.result.numpy(), expected, rtol=1e-5, atol=1e-6)
