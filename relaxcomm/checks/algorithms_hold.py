@@ -29,8 +29,7 @@ def converges(trial: Trial) -> None:
     def program(rank: Rank) -> tuple[list[float], Tensor]:
         reached: list[float] = []
         while len(reached) < _EPOCHS / 4:
-            for _ in range(4):
-                rank.epoch()
+            rank.epochs(4)
             with rank.engine.averaged():
                 reached.append(excess(rank.parameters))
             if reached[-1] < _EXCESS or (reached[-1] > _ASTRAY and 4 * len(reached) >= _SOON):
@@ -56,12 +55,7 @@ def replicas_are_declared(trial: Trial) -> None:
     if trial.algorithm.lets_replicas_differ and not trial.algorithm.makes_replicas_equal:
         return
 
-    def program(rank: Rank) -> list[Tensor]:
-        for _ in range(4):
-            rank.epoch()
-        return rank.history
-
-    found = trial.run(program, drift_guard={"every_steps": 1})
+    found = trial.run(lambda rank: rank.epochs(4), drift_guard={"every_steps": 1})
     if trial.algorithm.lets_replicas_differ:
         return
     for step, parameters in enumerate(zip(*found, strict=True)):
@@ -73,21 +67,16 @@ def state_is_all(trial: Trial) -> None:
     """A run that goes on from a checkpoint does what it would have done."""
 
     def whole(rank: Rank) -> tuple[dict[str, Any], Tensor]:
-        rank.epoch()
-        rank.epoch()
+        rank.epochs(2)
         saved = rank.save()
         rank.group.sleep(1000.0 - rank.group.time())
-        rank.epoch()
-        rank.epoch()
-        return saved, rank.history[-1]
+        return saved, rank.epochs(2)[-1]
 
     states = trial.run(whole)
 
     def second(rank: Rank) -> Tensor:
         rank.load(states[rank.group.rank()][0])
-        rank.epoch()
-        rank.epoch()
-        return rank.history[-1]
+        return rank.epochs(2)[-1]
 
     for (_, went_on), restored in zip(states, trial.run(second), strict=True):
         off = float((went_on - restored).abs().max())
@@ -98,16 +87,14 @@ def another_number_goes_on(trial: Trial) -> None:
     """What a run has saved is gone on with by one worker more, or less, all with the same model."""
 
     def first(rank: Rank) -> dict[str, Any]:
-        rank.epoch()
+        rank.epochs(1)
         return copy.deepcopy(rank.engine.run_state_dict())
 
     states = trial.run(first)
 
     def second(rank: Rank) -> tuple[Tensor, Tensor]:
         rank.engine.load_run_state_dict(rank.engine.carry_run_state_dicts(states))
-        begun = rank.parameters
-        rank.epoch()
-        return begun, rank.history[-1]
+        return rank.parameters, rank.epochs(1)[-1]
 
     sizes = trial.size + 1, trial.size - 1
     for size, topology in itertools.product(sizes, (trial.settings["topology"], hierarchical(sizes=1))):
@@ -115,12 +102,11 @@ def another_number_goes_on(trial: Trial) -> None:
             found = trial.run(second, size, topology=topology)
         except (CompositionError, TopologyError):  # a graph of as many nodes, or none with groups
             continue
+        who = f"{size} workers that go on from a checkpoint of {trial.size}"
         same = all(torch.equal(begun, found[0][0]) for begun, _ in found)
-        expect(
-            same, f"{size} workers that go on from a checkpoint of {trial.size} begin with different models"
-        )
+        expect(same, f"{who} begin with different models")
         finite = all(bool(ended.isfinite().all()) for _, ended in found)
-        expect(finite, f"{size} workers that go on from a checkpoint of {trial.size} do not stay finite")
+        expect(finite, f"{who} do not stay finite")
 
 
 def it_exchanges(trial: Trial) -> None:
@@ -130,7 +116,7 @@ def it_exchanges(trial: Trial) -> None:
 
     def program(rank: Rank) -> int:
         while rank.engine.statistics["synchronisations"] == 0 and len(rank.history) < limit:
-            rank.epoch()
+            rank.epochs(1)
         return int(rank.engine.statistics["synchronisations"])
 
     expect(
@@ -143,12 +129,8 @@ def it_exchanges(trial: Trial) -> None:
 def it_repeats(trial: Trial) -> None:
     """Two runs do the same: nothing is drawn that the seed does not decide."""
 
-    def program(rank: Rank) -> Tensor:
-        rank.epoch()
-        rank.epoch()
-        return rank.history[-1]
-
-    for one, other in zip(trial.run(program), trial.run(program), strict=True):
+    one_run, another = (trial.run(lambda rank: rank.epochs(2)[-1]) for _ in range(2))
+    for one, other in zip(one_run, another, strict=True):
         expect(torch.equal(one, other), "two runs from the same seed end differently")
 
 
@@ -156,7 +138,7 @@ def alone_is_enough(trial: Trial) -> None:
     """A world of one trains, and sends nothing."""
 
     def program(rank: Rank) -> float:
-        rank.epoch()
+        rank.epochs(1)
         return rank.engine.statistics["bytes_sent"]
 
     try:

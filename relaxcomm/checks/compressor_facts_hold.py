@@ -14,12 +14,12 @@ from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, SEVERAL, coded_be
 from relaxcomm.checks.finding import expect
 from relaxcomm.checks.round_trip import context, encode_decode, ended, slots
 from relaxcomm.checks.run_clock import expect_from_start
+from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.roles import Compressor
 from relaxcomm.tensors.layout import Layout
-from relaxcomm.tensors.messages import DENSE, QUANTIZED, SIGNS, SPARSE
+from relaxcomm.tensors.messages import DENSE
 
 _ROUNDING = 2**-15  # of ||x||^2, what the shortest floating-point type rounds off
-_OF_EACH = {QUANTIZED, SIGNS, SPARSE}  # messages that nobody adds up on their way
 _RANKS = 3  # that draw in turn
 _FIRST_STEPS = 3
 _MORE = 5  # entries behind a tensor's own
@@ -113,22 +113,6 @@ def bias_is_declared(compressor: Compressor, draws: int) -> None:
         bias = float((stacked.mean(0) - tensor).square().sum() / size)
         noise = 6 * lost / len(results) + 1e-4
         expect(bias <= noise, f"declares no bias, but the mean of {which} is off by {bias:.3g} ||x||^2")
-    if compressor.facts.kinds <= _OF_EACH:
-        _draws_apart(compressor, tensor)
-
-
-def _draws_apart(compressor: Compressor, tensor: Tensor) -> None:
-    """What is drawn to round is drawn by each rank for itself, or the mean over ranks is no nearer."""
-    found = [
-        [encode_decode(compressor, tensor, None, step, rank=rank, size=_RANKS)[1] for rank in range(_RANKS)]
-        for step in range(_RANKS)
-    ]
-    alike = all(torch.equal(one, of_step[0]) for of_step in found for one in of_step)
-    expect(
-        not alike or torch.equal(found[0][0], found[1][0]),
-        "draws the same numbers on all ranks, so that what rounding adds is in their mean as a whole: draw "
-        "from cx.generator(seed, tensor.device), other numbers on each rank",
-    )
 
 
 def _within(clip: float) -> Tensor | None:
@@ -197,12 +181,8 @@ def clock_is_declared(compressor: Compressor) -> None:
     reading = compressor.encode_decode(
         context(step=7), torch.ones(NUMEL), slots(compressor, tensor), keep_sent=False
     )
-    mine = next(reading)
-    try:
-        reading.send([(1.0, mine.unpack(messages[0].pack()))])
-    except StopIteration as stop:
-        same = torch.equal(stop.value[0], result)
-        expect(same, "a message reads differently in another step; declare follows_clock")
+    read, _ = finish(reading, [(1.0, next(reading).unpack(messages[0].pack()))])
+    expect(torch.equal(read, result), "a message reads differently in another step; declare follows_clock")
 
 
 def _packed(compressor: Compressor, start: int) -> list[list[int]]:
@@ -223,7 +203,7 @@ def compressor_checks(compressor: Compressor, draws: int = 300) -> dict[str, Cal
     """
     checks: dict[str, Callable[[Compressor], None]] = {
         "messages": compressors_hold.messages_are_declared,
-        "ranks": compressors_hold.every_rank_sends,
+        "ranks": compressors_hold.ranks_do_alike,
         "weights": compressors_hold.weights_are_kept,
         "values": compressors_hold.values_are_declared,
         "loss": compressors_hold.loss_is_declared,

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import torch
 
-from relaxcomm.checks import slots_hold
 from relaxcomm.checks.finding import checks_of, expect
 from relaxcomm.checks.in_place import slots_assigned
 from relaxcomm.checks.payload_trial import NUMEL, PayloadTrial, heard
+from relaxcomm.checks.slots_hold import expect_equal, expect_stated
 from relaxcomm.data.clients import CLIENT
-from relaxcomm.roles import Payload
+from relaxcomm.roles import Payload, State
 from relaxcomm.roles.payload import read_as
 
 
@@ -185,6 +185,21 @@ def slots_are_assigned(payload: Payload) -> None:
             payload.write(trial.cx, trial.bucket, trial.state, trial.finalize(result), None)
 
 
+def slots_are_declared(payload: Payload) -> None:
+    """Each slot is declared; what should be equal is, on ranks that have moved apart and get one result."""
+    read: list[State] = []
+    states: list[State] = []
+    for by in (0.25, 0.75):
+        trial = PayloadTrial(payload).moved(by)
+        trial.read(by)
+        read.append(dict(trial.state))
+        trial.gradient(trial.finalize(torch.ones(NUMEL + payload.facts.extra_entries)))
+        states.append(trial.state)
+    expect_stated(states[0], payload.facts.slots)
+    for one, other in (read, states):
+        expect_equal(one, other, payload.facts.slots)
+
+
 payload_checks = checks_of(
     {
         "reading": reading_is_declared,
@@ -198,7 +213,7 @@ payload_checks = checks_of(
         "weight": weight_is_divided_out,
         "one entry": one_entry_is_enough,
         "slots": slots_are_assigned,
-        "carried": slots_hold.payload_slots,
+        "carried": slots_are_declared,
     }
 )
 """The checks of a payload, by name."""

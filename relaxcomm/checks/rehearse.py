@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from relaxcomm.checks.trial_problem import BUCKET_BYTES, Rank, excess, quietly, settings_of
+from relaxcomm.checks.trial_problem import BUCKET_BYTES, Rank, excess, plain_sgd, quietly, settings_of
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.errors import UsageError
 from relaxcomm.network import InProcessGroup
@@ -74,11 +74,10 @@ def rehearse(
     settings = settings_of(algorithm, topology, bucket_bytes=BUCKET_BYTES)
 
     def program(group: InProcessGroup) -> tuple[Tensor, Rehearsal]:
-        rank = Rank(group, settings, make_optimizer or _sgd)
+        rank = Rank(group, settings, make_optimizer or plain_sgd)
         with rank.engine as engine:
             begun = engine.statistics["bytes_sent"]  # the parameters of rank 0, to all
-            for _ in range(epochs):
-                rank.epoch()
+            rank.epochs(epochs)
             last = rank.parameters
             with engine.averaged():
                 loss = excess(rank.parameters)
@@ -89,7 +88,3 @@ def rehearse(
     ranks = quietly(program, workers)
     equal = all(torch.equal(last, ranks[0][0]) for last, _ in ranks)
     return replace(ranks[0][1], replicas_equal=equal)
-
-
-def _sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    return torch.optim.SGD(parameters, lr=0.1)

@@ -14,7 +14,7 @@ from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.error_feedback import error_feedback
 from relaxcomm.primitives.compressors.random_k import random_k
 from relaxcomm.primitives.outers.sgd import nesterov
-from relaxcomm.roles import Compressor, Exchange, Outer, Payload, State, Trigger, VotingTrigger, is_buffer
+from relaxcomm.roles import Compressor, Exchange, Outer, Trigger, VotingTrigger, is_buffer
 from relaxcomm.roles.carried import ALIKE, Slots, nested, share_of
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.shards import shard_sizes
@@ -27,12 +27,12 @@ def _bucket(value: float = 1.0) -> Bucket:
     return bucket_of(torch.full((NUMEL,), value))
 
 
-def _expect_stated(made: Iterable[str], declared: Collection[str], where: str = "slots") -> None:
+def expect_stated(made: Iterable[str], declared: Collection[str], where: str = "slots") -> None:
     missing = sorted({slot for slot in made if not is_buffer(slot)} - set(declared))
     expect(not missing, f"keeps {missing}, and its facts' {where} do not say what becomes of them")
 
 
-def _expect_equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor], declared: Slots) -> None:
+def expect_equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor], declared: Slots) -> None:
     for slot in one:
         if declared.get(slot) in ALIKE:
             same = torch.equal(one[slot], other[slot])
@@ -50,33 +50,13 @@ def _expect_means(states: Sequence[Mapping[str, Tensor]], declared: Slots) -> No
 def trigger_slots(trigger: Trigger) -> None:
     """Each slot is declared."""
     votes = trigger.init_vote() if isinstance(trigger, VotingTrigger) else {}
-    _expect_stated([*trigger.init(_bucket()), *votes], trigger.facts.slots)
-
-
-def payload_slots(payload: Payload) -> None:
-    """Each slot is declared; what should be equal is, on ranks that have moved apart and get one result."""
-    read: list[State] = []
-    states: list[State] = []
-    for by in (0.25, 0.75):
-        bucket = _bucket()
-        state: State = dict(payload.init(bucket))
-        bucket.scatter(bucket.copy() + by)
-        if payload.facts.event is not None:
-            payload.event(context(), bucket, state, "client", {"samples": 4.0})
-        payload.read(context(), bucket, state, torch.full((NUMEL,), by))
-        result = payload.finalize(context(), bucket, state, torch.ones(NUMEL + payload.facts.extra_entries))
-        read.append(dict(state))
-        payload.write(context(), bucket, state, result, None)
-        states.append(state)
-    _expect_stated(states[0], payload.facts.slots)
-    for one, other in (read, states):
-        _expect_equal(one, other, payload.facts.slots)
+    expect_stated([*trigger.init(_bucket()), *votes], trigger.facts.slots)
 
 
 def outer_slots(outer: Outer) -> None:
     """Each slot is declared as what all ranks hold, and none alone begins anew but what parameters make."""
     made, others, how = outer.init(_bucket()), outer.init(_bucket(2.0)), outer.facts.slots
-    _expect_stated(made, how)
+    expect_stated(made, how)
     own = {slot: said for slot, said in how.items() if said not in ("equal", "mean", "fresh")}
     expect(
         not own,
@@ -98,9 +78,9 @@ def compressor_slots(compressor: Compressor) -> None:
     for layout in LAYOUTS:
         states = [slots(compressor, one, layout) for one in tensors]
         begun = dict(states[0])
-        _expect_stated(begun, facts.slots)
+        expect_stated(begun, facts.slots)
         coded_beside(compressor, *tensors, *states, layout=layout)
-        _expect_equal(states[0], states[1], facts.slots)
+        expect_equal(states[0], states[1], facts.slots)
         _expect_means(states, facts.slots)
     lost = [
         slot
@@ -148,7 +128,7 @@ def exchange_slots(exchange: Exchange) -> None:
         made - facts.slots.keys() == expected,
         f"declares that the compressor's slots lie as {facts.coding!r}, but there are {sorted(made)}",
     )
-    _expect_stated(exchange.init(_bucket()), facts.slots)
+    expect_stated(exchange.init(_bucket()), facts.slots)
     if facts.follows_parameters:
         kept = sorted(slot for slot, how in facts.slots.items() if how != "fresh")
         expect(not kept, f"declares to follow the parameters, but not that {kept} begin anew with them")
@@ -164,8 +144,8 @@ def _check_service(exchange: Exchange) -> None:
             exported.append(served.service.export())
     declared = exchange.exported(_OUTER)
     for state, size in zip(exported, shard_sizes(NUMEL, _SIZE), strict=False):
-        _expect_stated(state, declared, "service")
-        _expect_equal(state, exported[0], declared)
+        expect_stated(state, declared, "service")
+        expect_equal(state, exported[0], declared)
         for name, value in state.items():
             is_part = list(value.shape) == [size]
             if declared[name] == "part":

@@ -60,8 +60,14 @@ class Rank:
         data = torch.utils.data.TensorDataset(*problem())
         self.loader = self.engine.loader(data, batch_size=_BATCH)
 
-    def epoch(self) -> None:
-        """Train on this rank's share once, noting the parameters after every step; then events come."""
+    def epochs(self, number: int) -> list[Tensor]:
+        """Train on this rank's share so often; returns the parameters after every step."""
+        for _ in range(number):
+            self._epoch()
+        return self.history
+
+    def _epoch(self) -> None:
+        """Once, noting the parameters; then events come."""
         for batch in self.loader:
             self.group.sleep(1.0)
             for (x, y), share in self.engine.micro_batches(batch, _BATCH // 2):
@@ -157,17 +163,21 @@ def _least_loss(dtype: torch.dtype) -> float:
     return float((wide @ torch.linalg.lstsq(wide, y).solution - y).square().mean())
 
 
+def plain_sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """The optimizer of trials, unless an algorithm refuses it."""
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def _adam(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=0.04)
+
+
 class Trial:
     """An algorithm, and a world size, a topology and an optimizer that it can work with."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self.algorithm = algorithm
-        self.optimizers: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
-            "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.1),
-            "Adam": lambda parameters: torch.optim.Adam(parameters, lr=0.04),
-        }
         self.settings: dict[str, Any] = {"algorithm": algorithm, "bucket_bytes": BUCKET_BYTES}
-        self.make_optimizer = self.optimizers["SGD"]
         self._fit()
 
     def run(self, program: Callable[[Rank], Any], size: int | None = None, **settings: Any) -> list[Any]:
@@ -183,7 +193,7 @@ class Trial:
     def _fit(self) -> None:
         """Choose the first world size, topology and optimizer that are not refused."""
         refused = []
-        choices = itertools.product(sizes_for(self.algorithm), _TOPOLOGIES, self.optimizers.values())
+        choices = itertools.product(sizes_for(self.algorithm), _TOPOLOGIES, (plain_sgd, _adam))
         for self.size, self.settings["topology"], self.make_optimizer in choices:
             try:
                 self.run(lambda rank: None)

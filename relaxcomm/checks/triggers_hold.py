@@ -199,35 +199,27 @@ def _any(size: float, step: int) -> _Watched:
     return _Watched(size * drawn(step, 4), size)
 
 
-def numbers_are_declared(trigger: Trigger) -> None:
-    """Of the numbers that the engine takes for triggers it asks for those that it looks at."""
+def votes_are_declared(trigger: Trigger) -> None:
+    """A slot of those who vote changes by assignment, the gradients, which the step needs, not at all, and
+    of the numbers that the engine takes for triggers it asks for those that it looks at."""
     if not isinstance(trigger, VotingTrigger):
         expect(not trigger.facts.looks_at, f"looks at {set(trigger.facts.looks_at)}, but nobody votes")
         return
-    observation, state = _Watched(torch.ones(4)), dict(trigger.init_vote())
-    for step in range(4):
-        is_yes(trigger.vote(_observed(step, {}), state, observation), "vote", trigger)
-    missing = (observation.asked & {"replica_distance"}) - trigger.facts.looks_at
-    expect(not missing, f"looks at {sorted(missing)}, which its facts' looks_at do not name")
-
-
-def slots_are_assigned(trigger: Trigger) -> None:
-    """A slot of those who vote changes by assignment, and the gradients, which the step needs, not at all."""
-    if isinstance(trigger, VotingTrigger):
-        state = Slots(trigger.init_vote(), repr(trigger))
-        for step in range(_LEAST_STEPS):
-            seen = _seen(step)
-            with slots_assigned(state):
-                trigger.vote(_observed(step, {}), state, seen)
-            expect_left("observation.gradients", seen.gradients, _seen(step).gradients)
+    state = Slots(trigger.init_vote(), repr(trigger))
+    for step in range(_LEAST_STEPS):
+        seen = _seen(step)
+        with slots_assigned(state):
+            is_yes(trigger.vote(_observed(step, {}), state, seen), "vote", trigger)
+        expect_left("observation.gradients", seen.gradients, _seen(step).gradients)
+        missing = (seen.asked & {"replica_distance"}) - trigger.facts.looks_at
+        expect(not missing, f"looks at {sorted(missing)}, which its facts' looks_at do not name")
 
 
 trigger_checks = checks_of(
     {
         "firing": firing_is_declared,
         "needs": needs_are_declared,
-        "numbers": numbers_are_declared,
-        "slots": slots_are_assigned,
+        "slots": votes_are_declared,
         "carried": slots_hold.trigger_slots,
     }
 )

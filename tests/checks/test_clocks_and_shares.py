@@ -141,8 +141,8 @@ def test_a_rounding_that_all_ranks_draw_alike_is_found():
         alike = cx.at(membership=Membership(0, cx.membership.world_size))
         return (yield from qsgd.encode_decode(self, alike, tensor, state, keep_sent=keep_sent))
 
-    assert [found(one, "bias") for one in (qsgd(), random_k(density=0.1, scaled=True))] == [None, None]
-    assert found(liar(qsgd(), {}, encode_decode=encode_decode), "bias").startswith("draws the same numbers")
+    assert [found(one, "ranks") for one in (qsgd(), random_k(density=0.1, scaled=True))] == [None, None]
+    assert found(liar(qsgd(), {}, encode_decode=encode_decode), "ranks").startswith("draws the same numbers")
 
 
 def test_a_header_of_eight_bytes_is_found():

@@ -133,7 +133,7 @@ LIES: list[tuple[Any, dict[str, Any], str]] = [
     (every_step(), {"known": "event", "event": "round"}, "firing"),
     (every(steps=2), {"period_steps": 5}, "firing"),
     (while_below(trigger=every_step(), value="size", limit=3.0), {"needs": NOTHING}, "needs"),
-    (when_far(), {"looks_at": NOTHING}, "numbers"),
+    (when_far(), {"looks_at": NOTHING}, "slots"),
     (parameters(), {"site": "backward"}, "reading"),
     (gradients(), {"site": "step"}, "reading"),
     (deltas(), {"is_model": True}, "reading"),
@@ -699,7 +699,7 @@ NORM = norm_test(rule=0, tolerance=0.5)
         (MEASURING, "measure", lambda *given: 1.0, "measuring", "returned 1.0; return a few numbers, [k]"),
         (NORM, "observe", lambda *given: 1.0, "needs", "returned 1.0; return a few numbers, [k]"),
         (NORM, "decide", nothing, "needs", "returned None; return new values by name, {} to leave all"),
-        (when_far(), "vote", nothing, "numbers", "returned None; return True or False"),
+        (when_far(), "vote", nothing, "slots", "returned None; return True or False"),
         (
             all_reduce(),
             "run",

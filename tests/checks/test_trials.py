@@ -154,7 +154,7 @@ def test_a_rehearsal_takes_workers_an_optimizer_and_a_graph():
 
 
 def test_what_a_planner_chooses_in_a_trial_is_not_told(capsys):
-    found = Trial(auto()).run(lambda rank: [rank.epoch() for _ in range(4)] and rank.engine.choice)
+    found = Trial(auto()).run(lambda rank: rank.epochs(4) and rank.engine.choice)
     assert "chose" in found[0]
     assert capsys.readouterr().err == ""
 
