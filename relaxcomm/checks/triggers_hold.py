@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -103,14 +102,19 @@ def firing_is_declared(trigger: Trigger) -> None:
             alike = list(_firings(trigger, steps, rank=rank)) == fired
             expect(alike, f"fires in other steps on another rank, though nobody votes; {ALIKE}")
         _follows_its_event(trigger, fired)
-    steps_fired = [step for step, fires in enumerate(fired) if fires]
-    for before, step in itertools.pairwise(steps_fired):
-        declared = f"declares at least {facts.period_steps} steps between two firings"
-        expect(step - before >= facts.period_steps, f"{declared}, fires after {step - before}")
-    if not facts.needs:  # which may be steps of the run, as its controller says them
-        expect_from_start(lambda start: list(_firings(trigger, steps, start=start)))
+    _follows_its_clock(trigger, fired)
     if voting:
         _votes_follow_what_is_seen(trigger, fired)
+
+
+def _follows_its_clock(trigger: Trigger, fired: Sequence[bool]) -> None:
+    """As many steps as declared lie between two firings, counted from the first step of its rule."""
+    period = trigger.facts.period_steps
+    for before, step in itertools.pairwise(step for step, fires in enumerate(fired) if fires):
+        declared = f"declares at least {period} steps between two firings"
+        expect(step - before >= period, f"{declared}, fires after {step - before}")
+    if not trigger.facts.needs:  # which may be steps of the run, as its controller says them
+        expect_from_start(lambda start: list(_firings(trigger, len(fired), start=start)))
 
 
 def _votes_follow_what_is_seen(trigger: Trigger, fired: list[bool]) -> None:
@@ -146,7 +150,7 @@ def _firings(
         cx = _observed(step, Values(1.0), trigger.facts.event, rank, start)
         cx = _Counting(**vars(cx.at(round=step, samples=step + 2))) if counts else cx
         if isinstance(trigger, VotingTrigger):
-            cx = replace(cx, decided=is_yes(trigger.vote(cx, state, (see or _seen)(step)), "vote", trigger))
+            cx = cx.at(decided=is_yes(trigger.vote(cx, state, (see or _seen)(step)), "vote", trigger))
         yield is_yes(trigger.fires(cx), "fires", trigger)
 
 
