@@ -199,8 +199,8 @@ def _seen(step: int) -> _Watched:
 
 
 def _any(size: float, step: int) -> _Watched:
-    """Others, of one size, beside a number of that size."""
-    return _Watched(size * drawn(step, 4), size)
+    """Others, of one size, beside a number of that size, which is never the same."""
+    return _Watched(size * drawn(step, 4), size * float(drawn(step, 1).exp()))
 
 
 def votes_are_declared(trigger: Trigger) -> None:

@@ -108,7 +108,13 @@ def test_votes_by_direction_or_by_numbers_are_about_something():
     def loss(self, cx, state, observation):
         return observation.value("loss", default=0.0) > 100 or cx.step % 16 == 0
 
-    assert [found(liar(on_budget(), {}, vote=vote), "firing") for vote in (turns, loss)] == [None, None]
+    def rises(self, cx, state, observation):
+        now, before = observation.value("loss", default=0.0), float(state["spent"])
+        self.keep(state, now)
+        return now > 2 * before > 0
+
+    votes = [liar(on_budget(), {}, vote=vote) for vote in (turns, loss, rises)]
+    assert [found(one, "firing") for one in votes] == [None] * 3
 
 
 def test_a_weight_that_is_not_divided_out_is_found():
