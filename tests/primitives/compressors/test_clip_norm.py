@@ -36,9 +36,7 @@ def test_the_mean_of_clipped_tensors(exchange, max_norm):
     rows = np.stack([drawn(rank).double().numpy() * (rank + 1) for rank in range(3)])
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     expected = (rows * np.minimum(1, max_norm / norms)).mean(0)
-    found = exchanged(
-        exchange, clip_norm(max_norm=max_norm), 3, put_in=lambda rank: drawn(rank) * (rank + 1)
-    )
+    found = exchanged(exchange, clip_norm(max_norm=max_norm), 3, put_in=lambda rank: drawn(rank) * (rank + 1))
     for one in found:
         np.testing.assert_allclose(one.result.numpy(), expected, rtol=1e-5, atol=1e-6)
 
