@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from relaxcomm.cli import importing
 from relaxcomm.cli.exit_codes import readable, warn, watch_output
+from relaxcomm.cli.importing import importing
 
 _COMMANDS = {
     "demo": ("demo:demo", "Train on bundled images over a simulated slow network."),

@@ -152,11 +152,11 @@ def test_a_rounding_that_all_ranks_draw_alike_is_found():
 
 
 def test_a_header_of_eight_bytes_is_found():
-    def bytes_sent(self, message_bytes, world_size, topology):
-        return push_sum.bytes_sent(self, message_bytes - 8, world_size, topology)
+    def coded_bytes(self, *of):
+        return push_sum.coded_bytes(self, *of) - 8
 
     assert found(push_sum(), "traffic") is None
-    assert "bytes for 12 entries" in found(liar(push_sum(), {}, bytes_sent=bytes_sent), "traffic")
+    assert "bytes for 12 entries" in found(liar(push_sum(), {}, coded_bytes=coded_bytes), "traffic")
 
 
 def test_copies_that_begin_at_the_parameters_are_found():
