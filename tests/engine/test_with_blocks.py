@@ -52,7 +52,7 @@ def test_a_function_may_be_decorated():
 
         accumulate()
         accumulate()
-        assert engine._session.loop._unsynchronised
+        assert engine._session.loop._open.is_accumulated
         assert not engine.statistics["synchronisations"]
         assert torch.equal(model.weight.grad, torch.full((1, 2), 2.0))
 

@@ -10,7 +10,8 @@ import torch
 
 import relaxcomm
 from relaxcomm import CompositionError, Rule, TopologyError
-from relaxcomm.checks.exchange_trials import NUMEL, exchanged
+from relaxcomm.checks.compressor_trials import NUMEL
+from relaxcomm.checks.exchange_trials import exchanged
 from relaxcomm.primitives import (
     all_reduce,
     cast,
