@@ -84,6 +84,11 @@ class _Parting:
 
     def _take(self, path: str, tensor: Tensor) -> str:
         tensor = tensor.detach()
+        if tensor.is_quantized:
+            raise ConfigError(
+                f"{path} is a quantized tensor, which torch's checkpoints do not give back; keep its "
+                "int_repr(), and its scale and zero point as numbers"
+            )
         memory = tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
         if tensor.numel() and memory in self._known:
             return self._known[memory]

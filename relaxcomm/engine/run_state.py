@@ -19,7 +19,6 @@ from relaxcomm.engine.saved_state.state_fits import kind
 from relaxcomm.engine.session import Session
 from relaxcomm.engine.switching.switching import check_between_steps
 from relaxcomm.errors import ConfigError
-from relaxcomm.replica import sent_model
 from relaxcomm.replica.optimizer_order import listed
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.sharding import held
@@ -92,7 +91,7 @@ def export(session: Session, others: Mapping[str, Stateful]) -> dict[str, Any]:
 
     replica, engine = session.replica, engine_state.export(session, check)  # what meets others is done first
     return {
-        "model": held(sent_model.state(replica.model)),
+        "model": held(replica.model_state()),
         "optimizers": run_optimizers.export(replica.optimizers),
         "optimizer_settings": run_optimizers.settings(replica.optimizers),
         "optimizer_parameters": listed(replica),
@@ -179,7 +178,7 @@ def _checked(replica: Replica, saved: Any, others: Mapping[str, Stateful]) -> di
 
 def _check_model(replica: Replica, saved: Mapping[str, Any]) -> None:
     """Names, shapes and dtypes: another model may have the same names."""
-    here = held(sent_model.state(replica.model))
+    here = held(replica.model_state())
     for name in [*here, *(name for name in saved if name not in here)]:
         ours, theirs = (_kind(state, name) for state in (here, saved))
         if ours != theirs:
@@ -193,4 +192,6 @@ def _kind(state: Mapping[str, Any], name: str) -> str:
     if name not in state:
         return "not there"
     value = state[name]
+    if name.endswith("_extra_state"):  # torch's name for what a module makes as it likes
+        return "there"
     return kind(value) if isinstance(value, torch.Tensor) else type(value).__name__

@@ -80,11 +80,17 @@ class Replica:
         if self._is_sharded:
             reshard(self.model)
 
+    def model_state(self) -> dict[str, Any]:
+        """The model's state, and what is trained where that leaves it out or has it by another name."""
+        return {**sent_model.values(self.parameters), **sent_model.state(self.model)}
+
     def load_model(self, saved: Mapping[str, Any]) -> None:
-        """Load what `held` has made of the model's state, which has these names and shapes."""
+        """Load what `held` has made of `model_state`, with these names and shapes."""
         self.reshard()
-        now = sent_model.state(self.model)
-        sent_model.load(self.model, {name: like(now[name], value) for name, value in saved.items()})
+        now, own = self.model_state(), sent_model.state(self.model)
+        sent = {name: like(now[name], value) for name, value in saved.items()}
+        sent_model.load(self.model, {name: sent[name] for name in own})
+        sent_model.fill([item for item in self.parameters if item.name not in own], sent)
         if self._is_sharded:
             self.trained.follow_shards()
 

@@ -33,7 +33,7 @@ def load(model: nn.Module, sent: Mapping[str, Any]) -> None:
                 "same on all ranks (a buffer under register_buffer(…, persistent=False) stays on its rank)"
             )
     for name, buffer in named_buffers(model):
-        if name in sent and sent[name].shape != buffer.shape:  # it has grown there since attach
+        if name in sent and sent[name].shape != held[own[name]].shape:  # it has grown there since attach
             buffer.data = buffer.new_empty(sent[name].shape)
     # Modules' versions stay beside them, and what both hold.
     held.update({own[name]: value for name, value in sent.items() if value is not None})

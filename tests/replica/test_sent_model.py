@@ -143,3 +143,24 @@ def test_what_is_not_trained_is_sent_to_those_who_lack_it(bases, is_sent):
     for newcomer in joined:
         restore_replica(newcomer, parcels.decoded(parcels.encoded(state)))
         assert all(map(torch.equal, newcomer.model.parameters(), sender.model.parameters()))
+
+
+class Packed(nn.Module):
+    """Its state has a buffer in another shape than the module."""
+
+    def __init__(self, first):
+        super().__init__()
+        self.register_buffer("table", first + torch.arange(4.0))
+
+    def _save_to_state_dict(self, destination, prefix, keep_vars):
+        destination[f"{prefix}table"] = self.table.reshape(2, 2)
+
+    def _load_from_state_dict(self, state_dict, prefix, *others):
+        state_dict[f"{prefix}table"] = state_dict[f"{prefix}table"].reshape(4)
+        super()._load_from_state_dict(state_dict, prefix, *others)
+
+
+def test_a_buffer_that_the_state_has_in_another_shape_has_not_grown():
+    ours, theirs = Packed(1), Packed(0)
+    sent_model.load(theirs, sent_model.state(ours))
+    assert torch.equal(theirs.table, ours.table)
