@@ -85,16 +85,15 @@ def carried_optimizer(
 def _moments(held: Sequence[Mapping[str, Any]], parameter: Tensor, name: str) -> dict[str, Any]:
     """What is held of a parameter, in tensors of its own: optimizers take them as they are."""
     told = [Held.of(one, parameter) for one in held]
-    means = {
-        key: mean([one[key] for one, theirs in zip(held, told, strict=True) if key in theirs.moments]).clone()
-        for key in ({key: None for one in told for key in one.moments} if have_means(told) else ())
-    }
-    for key in (key for key, value in means.items() if not is_finite(value)):
-        finite = [is_finite(one[key]) for one in held if key in one]
-        if any(finite):
+    means: dict[str, Tensor] = {}
+    for key in {key: None for one in told for key in one.moments} if have_means(told) else ():
+        begun = [one[key] for one, theirs in zip(held, told, strict=True) if key in theirs.moments]
+        means[key] = mean(begun).clone()
+        if not is_finite(means[key]) and any(finite := [is_finite(one) for one in begun]):
             raise ConfigError(
                 f"{key} of {name} is not finite on {finite.count(False)} of the {len(finite)} workers that "
-                f"saved it, and has no mean; start {len(finite)} workers, or go on from an older checkpoint"
+                "hold it, and has no mean; start as many workers as have saved, or go on from an older "
+                "checkpoint"
             )
     farthest, _ = max(zip(held, told, strict=True), key=lambda pair: pair[1].steps)
     return {**copy.deepcopy({key: one for key, one in farthest.items() if key not in means}), **means}

@@ -132,13 +132,15 @@ def test_moments_of_a_parameter_without_dimensions_are_the_mean_too():
             torch.testing.assert_close(moments["exp_avg"], expected)
 
 
-@pytest.mark.parametrize("on", [[1], [0, 1, 2]])
-def test_a_moment_that_is_infinite_on_some_ranks_has_no_mean(on):
+@pytest.mark.parametrize(("on", "not_begun"), [([1], None), ([1], 2), ([0, 1, 2], None)])
+def test_a_moment_that_is_infinite_on_some_ranks_has_no_mean(on, not_begun):
     """As where a square overflows in half precision; what all have never seen may be infinite on all."""
     states = saved(3, "local_sgd")
+    if not_begun is not None:
+        states[not_begun]["optimizers"][0]["state"][0]["exp_avg_sq"] = None
     for rank in on:
         states[rank]["optimizers"][0]["state"][0]["exp_avg_sq"][0, 2] = torch.inf
-    text = "exp_avg_sq of weight is not finite on 1 of the 3 workers"
+    text = f"exp_avg_sq of weight is not finite on 1 of the {2 if not_begun else 3} workers that hold it"
     with nullcontext() if len(on) == 3 else pytest.raises(ConfigError, match=text):
         for state in loaded(2, states, "local_sgd"):
             assert state["optimizers"][0]["state"][0]["exp_avg_sq"].isinf().sum() == 1
