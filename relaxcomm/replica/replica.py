@@ -82,7 +82,8 @@ class Replica:
 
     def model_state(self) -> dict[str, Any]:
         """The model's state, and what is trained where that leaves it out or has it by another name."""
-        return {**sent_model.values(self.parameters), **sent_model.state(self.model)}
+        own = sent_model.state(self.model)
+        return own | sent_model.values(self.parameters) | own  # which is first, and counts
 
     def load_model(self, saved: Mapping[str, Any]) -> None:
         """Load what `held` has made of `model_state`, with these names and shapes."""
