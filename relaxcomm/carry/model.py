@@ -48,12 +48,14 @@ def carried_model(olds: Sequence[Old], lead: int, replica: Replica) -> dict[str,
     return made
 
 
-def carried_module(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The state of a module beside the model, such as an average of it: the mean of all ranks."""
-    return {
-        key: mean([one[key] for one in states]) if isinstance(value, Tensor) else value
-        for key, value in states[0].items()
-    }
+def with_means(states: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """States of a module beside the model, such as an average of it, with means of what is alike on all."""
+    kinds = [
+        {(key, value.shape, value.dtype) for key, value in one.items() if isinstance(value, Tensor)}
+        for one in states
+    ]
+    means = {key: mean([one[key] for one in states]) for key, *_ in set.intersection(*kinds)}
+    return [{**one, **means} for one in states]
 
 
 def carried_optimizer(

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import nn
 
-from relaxcomm.carry import carried_module, carry
+from relaxcomm.carry import carry, with_means
 from relaxcomm.engine import engine_state
 from relaxcomm.engine.attaching.consistency import sharing_errors
 from relaxcomm.engine.saved_state import run_optimizers
@@ -112,14 +112,16 @@ def carried(
     """
     states = [_checked(session.replica, state, others) for state in states]
     algorithm = engine_state.algorithm_of(session, [state["engine"] for state in states])
-    made = {
-        name: (one.carry_state_dicts if isinstance(one, CarriedStateful) else carried_module)(
-            [state["others"][name] for state in states]
-        )
-        for name, one in others.items()
-        if isinstance(one, CarriedStateful | nn.Module)
-    }
-    shared = [{**state, "others": {**state["others"], **made}} for state in states]
+    kept: list[dict[str, Any]] = [{} for _ in states]
+    for name, one in others.items():
+        held_by_all = [state["others"][name] for state in states]
+        if isinstance(one, CarriedStateful):
+            held_by_all = [one.carry_state_dicts(held_by_all)] * len(states)
+        elif isinstance(one, nn.Module):
+            held_by_all = with_means(held_by_all)
+        for each, value in zip(kept, held_by_all, strict=True):
+            each[name] = value
+    shared = [{**state, "others": one} for state, one in zip(states, kept, strict=True)]
     return carry(shared, session.world.membership, algorithm, session.replica)
 
 

@@ -89,12 +89,10 @@ def _equalise_optimizers(bound: Bound, names: Collection[str], copied: set[str],
 
 def check(bound: Bound, parameters: Sequence[Item]) -> None:
     """Raise NonFiniteError on ranks where some parameters, or with all of them a buffer, are not finite."""
-    is_all = len(parameters) == len(bound.replica.parameters)
+    buffers, is_all = bound.replica.buffers, len(parameters) == len(bound.replica.parameters)
     if is_all:
-        bound.replica.buffers.check_shapes(
-            bound.replica.buffers.shapes(), bound.world.rank
-        )  # else they look as NaN
-    looked_at = bound.replica.pack([*parameters, *(bound.replica.buffers.statistics() if is_all else ())])
+        buffers.check_shapes(buffers.shapes(), bound.world.rank)  # else they look as NaN
+    looked_at = bound.replica.pack([*parameters, *(buffers.statistics() if is_all else ())])
     if bad := spoilt_in(looked_at):
         raise local_error(bad, bound.world.rank, bound.clock.step, "the model is left as it is")
 

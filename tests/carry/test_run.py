@@ -265,7 +265,16 @@ def test_of_an_averaged_model_the_mean_is_taken():
             torch.testing.assert_close(value, sum(one[name] for one in kept) / 3, check_dtype=False)
 
 
-def test_what_nobody_knows_is_refused_by_name():
+class Queue(torch.nn.Module):
+    """As long as its rank has made it."""
+
+    def __init__(self, rank):
+        super().__init__()
+        self.register_buffer("entries", torch.zeros(rank + 1))
+
+
+@pytest.mark.parametrize("Own", [Own, Queue])
+def test_what_nobody_knows_is_refused_by_name(Own):
     def old(group):
         run = Run(group, "bsp").train(1)
         with run.engine:
