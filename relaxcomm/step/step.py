@@ -157,6 +157,7 @@ class Step:
         self.bound.flags.forget()
         self.bound.replica.hidden_gradients.put_back()
         self.bound.votes.abort()
+        self.bound.controllers.accumulation.close()
         self.backward.abort()
         self.bound.world.statistics.in_flight.forget()
         self._exchanged, self._ran = False, frozenset()

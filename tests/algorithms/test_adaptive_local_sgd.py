@@ -279,3 +279,21 @@ def test_controllers_that_see_nothing_are_refused():
     ):
         with pytest.raises(relaxcomm.CompositionError):
             relaxcomm.config.load({"algorithm": algorithm})
+
+
+def test_what_a_step_had_accumulated_is_forgotten_where_a_state_is_loaded():
+    """As it had come in parts of sizes that nobody knew, the test could not be made."""
+    model = torch.nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    method = {"name": "adaptive_local_sgd", "steps": 1, "estimator": "samples", "max_batch_size": 64}
+    with relaxcomm.attach(model, optimizer, {"algorithm": method}) as engine:
+        batch = next(iter(engine.loader(TensorDataset(torch.randn(8, 3)), batch_size=4)))
+        saved = engine.run_state_dict()
+        with engine.no_sync():
+            model(batch[0]).sum().backward()
+        engine.load_run_state_dict(saved)
+        optimizer.zero_grad()
+        for (part,), share in engine.micro_batches(batch, 2):
+            (model(part).square().mean() * share).backward()
+        optimizer.step()
+        assert engine.step == 1
