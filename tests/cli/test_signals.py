@@ -88,7 +88,7 @@ def test_a_server_that_a_signal_has_ended_is_not_started_again_to_end():
 @pytest.mark.ranks
 def test_an_interrupt_does_not_wait_for_what_the_server_imports(monkeypatch, tmp_path):
     (tmp_path / "imports_for_long.py").write_text("import time\ntime.sleep(100)\n")
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)  # Python 3.11 hands it no sys.path
     monkeypatch.setattr(fork_server, "_IMPORTS", "imports_for_long")
     end_server()
 
