@@ -105,7 +105,8 @@ class Segments:
         sizes = tuple(end - start for start, end in itertools.pairwise(sorted(ends)))
         return replace(self, sizes=sizes, shard_size=shard_size)
 
-    @functools.cached_property
+    @property
+    @functools.lru_cache(maxsize=256)  # noqa: B019  not kept in the segments, which would hold themselves
     def shards(self) -> tuple[Segments, ...]:
         """Those of each shard, or these."""
         size = self.shard_size

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from relaxcomm.network.operations import AllGather, AllToAll
 from relaxcomm.primitives.exchanges.message_rounds import received
 from relaxcomm.roles import Exchanging
-from relaxcomm.tensors.messages import Message
+from relaxcomm.tensors.messages import Message, pieces
 
 
 def scatter(messages: Sequence[Message]) -> Exchanging:
@@ -40,9 +40,9 @@ def _width(messages: Sequence[Message]) -> int:
 
 def _rows(messages: Sequence[Message], width: int) -> Tensor:
     """In one copy, however many they are."""
-    pieces: list[Tensor] = []
+    together: list[Tensor] = []
     missing = [width - message.num_bytes for message in messages]
-    zeros = messages[0].pieces()[0].new_zeros(max(missing))
+    zeros = pieces(messages[0])[0].new_zeros(max(missing))
     for message, number in zip(messages, missing, strict=True):
-        pieces += [*message.pieces(), zeros[:number]]
-    return torch.cat(pieces).view(len(messages), width)
+        together += [*pieces(message), zeros[:number]]
+    return torch.cat(together).view(len(messages), width)

@@ -20,6 +20,7 @@ from relaxcomm.tensors.messages.message import (
     Message,
     Several,
     SharedSupport,
+    pieces,
 )
 from relaxcomm.tensors.messages.quantized_message import Quantized, Signs
 from relaxcomm.tensors.messages.sparse_message import (
@@ -56,4 +57,5 @@ __all__ = [
     "SparseOf",
     "block_starts",
     "largest_block",
+    "pieces",
 ]

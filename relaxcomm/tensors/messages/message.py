@@ -46,12 +46,11 @@ class Message(ABC):
 
     def pack(self) -> Tensor:
         """The message as bytes, `[n]` uint8; n depends on nothing that ranks do not share."""
-        packed = self.pieces()
+        packed = self._pieces()
         return packed[0] if len(packed) == 1 else torch.cat(packed)
 
-    def pieces(self) -> list[Tensor]:
-        """What `pack` puts one behind the other, without a copy of it."""
-        return [piece for _, part in self._parts() for piece in _bytes(part)]
+    def _pieces(self) -> list[Tensor]:
+        return [piece for _, part in self._parts() for piece in pieces(part)]
 
     def unpack(self, data: Tensor) -> Self:
         """A message like this one from the bytes of another rank's; longer data are cut."""
@@ -96,8 +95,11 @@ def _names(kind: type[Message]) -> tuple[str, ...]:
     return tuple(field.name for field in fields(kind))
 
 
-def _bytes(part: Tensor | Message) -> list[Tensor]:
-    return [part.contiguous().view(-1).view(torch.uint8)] if isinstance(part, Tensor) else part.pieces()
+def pieces(part: Tensor | Message) -> list[Tensor]:
+    """What `pack` puts one behind the other, without a copy of it, unless a message packs itself."""
+    if isinstance(part, Message):
+        return part._pieces() if type(part).pack is Message.pack else [part.pack()]
+    return [part.contiguous().view(-1).view(torch.uint8)]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Messages whose levels are a plug-in's own are decoded by themselves, however large the tensor is."""
+"""Messages whose levels or bytes are a plug-in's own, which make and read them themselves."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,10 @@ import torch
 
 from relaxcomm.kernels.dispatch import has_numba
 from relaxcomm.kernels.level_sums import takes
-from relaxcomm.plugin import Quantized, Segments, pack_codes, unpack_codes
+from relaxcomm.plugin import Dense, Quantized, Segments, pack_codes, unpack_codes
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
+from relaxcomm.primitives.exchanges.message_rows import scatter
+from relaxcomm.tensors.messages import Several
 
 BLOCK = 64
 
@@ -34,3 +36,22 @@ def test_levels_that_are_not_evenly_spaced(blocks):
     assert torch.equal(total, 0.5 * levels * steps.repeat_interleave(BLOCK))
     if blocks > 2 and has_numba():
         assert takes(total, [message])  # as of evenly spaced ones
+
+
+class Turned(Dense):
+    """Its bytes are those of a dense message the other way round."""
+
+    def pack(self):
+        return super().pack().flip(0)
+
+    def unpack(self, data):
+        return super().unpack(data[: self.num_bytes].flip(0))
+
+
+def test_a_message_packs_itself_alone_among_others_and_in_rows():
+    one, two = Turned(torch.tensor([1.0, 2.0])), Turned(torch.tensor([3.0]))
+    found = Several((one, two)).unpack(Several((one, two)).pack()).messages
+    rows = next(scatter([one, two])).tensor
+    for like, again, row in zip((one, two), found, rows, strict=True):
+        assert torch.equal(again.tensor, like.tensor)
+        assert torch.equal(like.unpack(row).tensor, like.tensor)
