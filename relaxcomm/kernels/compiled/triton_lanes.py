@@ -49,13 +49,12 @@ def lane_launch(
 
 @triton.jit
 def shard_of(numel, size, num_bytes, num_lanes, last_bytes, last_lanes, BLOCK: tl.constexpr):
-    """Where the entries, bytes and blocks of a program's shard begin, and how many entries, bytes and lanes
-    it has: as many as others, unless it is the last.
+    """Where the entries, bytes and blocks of a program's shard begin (without blocks entries again), and how
+    many entries, bytes and lanes it has: as many as others, unless it is the last.
     """
     shard = tl.program_id(1).to(tl.int64)
-    begin, skipped, first = shard * size, shard * num_bytes, shard * 0
-    if BLOCK > 0:
-        first = shard * tl.cdiv(size, BLOCK)
+    begin, skipped = shard * size, shard * num_bytes
+    first = shard * tl.cdiv(size, BLOCK) if BLOCK > 0 else begin
     is_last = shard == tl.num_programs(1) - 1
     num_bytes = tl.where(is_last, last_bytes, num_bytes)
     num_lanes = tl.where(is_last, last_lanes, num_lanes)
@@ -108,7 +107,6 @@ def segment_of(
     place,
     inside,
     numel,
-    begin,
     first,
     offsets_ptr,
     count,
@@ -120,7 +118,7 @@ def segment_of(
 ):
     """The segment of each entry, or of each row if rows are blocks, and which of them there are.
 
-    Blocks are counted from the first of a shard, places in the table from the first entry of all.
+    Blocks and, in a table, entries are counted from the first of a shard.
     """
     if ROW > 0:
         block = start // ROW + tl.arange(0, ROWS)
@@ -131,8 +129,8 @@ def segment_of(
         known = inside
     else:
         # Most often one segment has them all, so others are looked for one by one.
-        end = begin + tl.minimum(start + ROWS * COLUMNS, numel)
-        start += begin
+        end = first + tl.minimum(start + ROWS * COLUMNS, numel)
+        start += first
         low = _segment_at(start, offsets_ptr, count, SEARCHES)
         last = _segment_at(end - 1, offsets_ptr, count, SEARCHES)
         own = low + place * 0

@@ -111,9 +111,9 @@ def _pack(
     UPPER: tl.constexpr,
 ):
     """A program some lanes of every part of a shard."""
-    begin, block = 0, 0
+    past = 0
     if IS_SHARDED:
-        begin, skipped, block, numel, num_bytes, num_lanes = shard_of(
+        begin, skipped, past, numel, num_bytes, num_lanes = shard_of(
             numel, size, num_bytes, num_lanes, last_bytes, last_lanes, BLOCK
         )
         tensor_ptr += begin
@@ -135,19 +135,7 @@ def _pack(
             value = held.to(DTYPE).to(tl.float32)
             if SUBTRACTS or not IS_SIGN:
                 own, known = segment_of(
-                    start,
-                    place,
-                    inside,
-                    numel,
-                    begin,
-                    block,
-                    offsets_ptr,
-                    count,
-                    ROW,
-                    ROWS,
-                    COLUMNS,
-                    BLOCK,
-                    SEARCHES,
+                    start, place, inside, numel, past, offsets_ptr, count, ROW, ROWS, COLUMNS, BLOCK, SEARCHES
                 )
             if IS_SIGN:
                 code = (value >= 0).to(tl.int32)

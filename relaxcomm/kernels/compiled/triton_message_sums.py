@@ -82,9 +82,9 @@ def _sum(
     HAS_LOWS: tl.constexpr,
 ):
     """A program some lanes of every part of a shard, of all workers."""
-    begin, block = 0, 0
+    past = 0
     if IS_SHARDED:
-        begin, skipped, block, numel, num_bytes, num_lanes = shard_of(
+        begin, skipped, past, numel, num_bytes, num_lanes = shard_of(
             numel, size, num_bytes, num_lanes, last_bytes, last_lanes, BLOCK
         )
         codes_ptr += skipped
@@ -100,19 +100,7 @@ def _sum(
             last = tl.minimum(num_bytes - first, numel - start)
             is_whole = has_all(tl.minimum(num_lanes - base, last), ROW, ROWS, COLUMNS)
             own, known = segment_of(
-                start,
-                place,
-                inside,
-                numel,
-                begin,
-                block,
-                offsets_ptr,
-                count,
-                ROW,
-                ROWS,
-                COLUMNS,
-                BLOCK,
-                SEARCHES,
+                start, place, inside, numel, past, offsets_ptr, count, ROW, ROWS, COLUMNS, BLOCK, SEARCHES
             )
             total = tl.zeros((ROWS, COLUMNS), dtype=tl.float32)
             for worker in range(num_workers):
