@@ -86,8 +86,9 @@ def ranks_do_alike(compressor: Compressor) -> None:
     if compressor.facts.unbiased and compressor.facts.kinds <= _OF_EACH and draws:
         expect(
             not all(torch.equal(sent(0, step), sent(1, step)) for step in range(_SHOWN_STEPS)),
-            "draws the same numbers on all ranks, so that what rounding adds is in their mean as a whole: "
-            "draw from cx.generator(seed, tensor.device), other numbers on each rank",
+            "draws the same numbers on all ranks, so that what this adds is in their mean as a whole: draw "
+            "from cx.generator(seed, tensor.device), other numbers on each rank, or send the same entries as "
+            "SharedSupport",
         )
 
 

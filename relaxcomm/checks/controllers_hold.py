@@ -15,17 +15,18 @@ from relaxcomm.roles.returned import added, written
 _NUMEL, _RANKS = 12, 3
 
 
-def _needed(controller: Controller) -> ExchangedBucket:
+def _needed(controller: Controller, share: float = 0.5) -> ExchangedBucket:
     """A bucket with what it declares to look at."""
-    return _observed(local=controller.facts.needs_local, micro=controller.facts.needs_micro_gradients)
+    facts = controller.facts
+    return _observed(local=facts.needs_local, micro=facts.needs_micro_gradients, share=share)
 
 
-def _observed(*, local: bool, micro: bool) -> ExchangedBucket:
-    gradients = MicroGradients(count=4, samples=16, squares=2.0, squared_norm=1.0)
+def _observed(*, local: bool, micro: bool, share: float = 0.5) -> ExchangedBucket:
+    gradients = MicroGradients(count=4, samples=16, squares=4 * share, squared_norm=1.0)
     return ExchangedBucket(
         unit=0,
         local=drawn(1, _NUMEL) if local else None,
-        result=0.5 * drawn(1, _NUMEL),
+        result=share * drawn(1, _NUMEL),
         micro=gradients if micro else None,
         samples=16,
     )
@@ -79,14 +80,12 @@ def needs_are_declared(controller: Controller) -> None:
 
 def ranks_decide_alike(controller: Controller) -> None:
     """From the same sum every rank makes the same values, and makes them again, whatever the sum is."""
-    seen = controller.observe(_seen_by(0, controller), _needed(controller))
-    total = _RANKS * added(None, seen, "observe", controller)
-    for factor in (1.0, 0.25, 4.0):  # of which some may pass a threshold
+    for share in (0.5, 0.25, 1.0):  # of the gradients in their mean: of the sums some may pass a threshold
+        seen = controller.observe(_seen_by(0, controller), _needed(controller, share))
+        total = _RANKS * added(None, seen, "observe", controller)
         decided: list[dict[str, float]] = []
         for rank in (*range(_RANKS), 0):
-            other = total.clone()
-            other[:1] *= factor
-            values = written(controller.decide(_seen_by(rank, controller), other), controller)
+            values = written(controller.decide(_seen_by(rank, controller), total.clone()), controller)
             decided.append(dict(values))
             expect(
                 decided[-1] == decided[0],

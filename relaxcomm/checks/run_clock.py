@@ -30,7 +30,7 @@ def expect_from_start(made: Callable[[int], object]) -> None:
 
 
 @contextmanager
-def no_clock_asked(remedy: str) -> Iterator[None]:
+def no_clock_asked() -> Iterator[None]:
     """Complain if a plug-in asks a clock of the machine within."""
     asked: set[str] = set()
 
@@ -45,4 +45,8 @@ def no_clock_asked(remedy: str) -> Iterator[None]:
         yield
     finally:
         sys.setprofile(before)
-    expect(not asked, f"asks a clock of the machine, {' and '.join(sorted(asked))}(): {remedy}")
+    expect(
+        not asked,
+        f"asks a clock of the machine, {' and '.join(sorted(asked))}(), of which no run sees the same again: "
+        "take what it follows from cx, and time it in the training loop",
+    )

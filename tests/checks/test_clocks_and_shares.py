@@ -1,5 +1,6 @@
 """Clocks that are not the rule's, votes about nothing, weights that stay in, and shares that are none."""
 
+import math
 import time
 from dataclasses import replace
 from datetime import datetime
@@ -33,7 +34,7 @@ from relaxcomm.primitives import (
 )
 from tests.checks.test_left_alone import on_budget
 from tests.checks.test_liars import found, liar
-from tests.checks.test_right_plugins import coin
+from tests.checks.test_right_plugins import coin, ladder
 
 
 def firing(trigger, fires):
@@ -45,7 +46,7 @@ def firing(trigger, fires):
 )
 def test_a_clock_that_does_not_strike_in_between_is_found(clock, name):
     said = firing(every(steps=4), lambda self, cx: clock() < 0)
-    assert said.startswith(f"asks a clock of the machine, {name}(): it keeps state in a module")
+    assert said.startswith(f"asks a clock of the machine, {name}(), of which no run sees the same again")
 
 
 FROM_THE_RUN = {
@@ -113,8 +114,19 @@ def test_votes_by_direction_or_by_numbers_are_about_something():
         self.keep(state, now)
         return now > 2 * before > 0
 
-    votes = [liar(on_budget(), {}, vote=vote) for vote in (turns, loss, rises)]
-    assert [found(one, "firing") for one in votes] == [None] * 3
+    def soars(self, cx, state, observation):  # or, in most runs, nobody ever votes for it
+        return observation.value("loss", default=0.0) > 1e9
+
+    def is_lost(self, cx, state, observation):
+        return not math.isfinite(observation.squared_norm) or cx.step % 16 == 0
+
+    def stands(self, cx, state, observation):
+        now, before = observation.value("loss", default=0.0), float(state["spent"])
+        self.keep(state, now)
+        return now == before or cx.step % 16 == 0
+
+    votes = [liar(on_budget(), {}, vote=vote) for vote in (turns, loss, rises, soars, is_lost, stands)]
+    assert [found(one, "firing") for one in votes] == [None] * 6
 
 
 def test_a_weight_that_is_not_divided_out_is_found():
@@ -219,6 +231,17 @@ def test_a_threshold_of_each_rank_is_found_though_few_sums_pass_it():
 
     said = found(liar(norm_test(rule=0, tolerance=0.5), {}, decide=decide), "ranks")
     assert said.startswith("decides {'batch_size': 17.0} on rank 0 and {'batch_size': 16.0}")
+
+
+def test_a_controller_is_shown_sums_that_there_can_be():
+    def decide(self, cx, total):
+        own, mean = total.tolist()[:2]
+        return {"due": cx.step + math.sqrt(own - mean**2 / own)}
+
+    def observe(self, cx, seen):
+        return torch.stack([seen.local.double().square().sum(), (seen.local * seen.result).double().sum()])
+
+    assert found(liar(ladder(), {}, observe=observe, decide=decide), "ranks") is None
 
 
 def test_progress_of_nothing_is_read():
