@@ -37,6 +37,7 @@ from relaxcomm.primitives.compressors.top_k import top_k
 from relaxcomm.primitives.outers.average import average
 from relaxcomm.primitives.outers.sgd import sgd
 from relaxcomm.roles import Exchange
+from relaxcomm.roles.exchange import stages_of
 from relaxcomm.tensors.messages import DENSE, MAXIMUM, SIGNS, SPARSE
 
 _STEPS = 8  # in which each rank has had another as its partner
@@ -83,7 +84,7 @@ def rounds_are_declared(exchange: Exchange) -> None:
         found = exchanged(exchange, in_two_rounds(), size)
     except Exception as error:
         raise Broken(f"declares several rounds, but a second message raises {told(error)}") from error
-    expect_kinds(found, 2 * [*exchange.stages(size, topology_of(exchange, size))], size)
+    expect_kinds(found, 2 * [*stages_of(exchange, size, topology_of(exchange, size))], size)
 
 
 def returns_are_declared(exchange: Exchange) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -16,7 +16,7 @@ from relaxcomm.checks.round_trip import bucket_of, context
 from relaxcomm.checks.world_sizes import LARGEST
 from relaxcomm.errors import TopologyError
 from relaxcomm.network import InProcessGroup, simulate
-from relaxcomm.network.operations import Label, Operation
+from relaxcomm.network.operations import Label, Neighbors, Operation, Request
 from relaxcomm.primitives.outers.average import average
 from relaxcomm.roles import Compressor, Exchange, Outer
 from relaxcomm.roles.exchange import slots_in_run
@@ -41,6 +41,7 @@ class Ended:
         result: its tensor, with what it has still to learn from a service of its own.
         held: the same, with what the exchange says that it holds beside.
         operations: kinds of those that each of its exchanges took.
+        sent_to: other ranks to which it sent by itself, each with the number of the operation.
         sent: bytes that it sent in all.
         written: slots that it wrote into in place.
     """
@@ -48,6 +49,7 @@ class Ended:
     result: Tensor
     held: Tensor
     operations: frozenset[Kinds]
+    sent_to: frozenset[tuple[int, int]]
     sent: int
     written: list[str]
 
@@ -131,7 +133,7 @@ def exchanged(
     def rank(group: InProcessGroup) -> Ended | None:
         transport, tensor = group.transport(), put_in(group.rank())
         written: list[str] = []
-        taken: set[Kinds] = set()
+        taken, sent_to = set[Kinds](), set[tuple[int, int]]()
         known = replace(context(group.rank(), size), divided=divided, exact=exact)
         cx = replace(known, topology=topology or topology_of(exchange, size))
         bucket = bucket_of((start or put_in)(group.rank()).clone())
@@ -148,6 +150,7 @@ def exchanged(
             held, operation, kinds = Held(state), next(running), list[type[Operation]]()
             while True:
                 kinds.append(type(operation))
+                sent_to |= {(len(kinds), other) for other in _receivers(operation) if other != group.rank()}
                 received = transport.issue(operation, Label(now.step, *_PLACE, len(kinds))).wait()
                 try:
                     operation = running.send(received)
@@ -162,6 +165,13 @@ def exchanged(
         result = tensor if learned is None else tensor + learned
         rest = exchange.rest(state)
         whole = result if rest is None else result + rest
-        return Ended(result, whole, frozenset(taken), transport.counters.sent, written)
+        return Ended(result, whole, frozenset(taken), frozenset(sent_to), transport.counters.sent, written)
 
     return [one for one in simulate(rank, size) if one is not None]
+
+
+def _receivers(operation: Operation) -> Iterable[int]:
+    """Ranks to which something is sent, where each goes its own way."""
+    if isinstance(operation, Neighbors):
+        return [rank for rank, tensor in operation.sends.items() if tensor.numel()]
+    return operation.asked if isinstance(operation, Request) else ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby, product
+from itertools import groupby, permutations, product
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ from relaxcomm.composition.exchange_cost import exchange_cost
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.compressors.sign import sign
 from relaxcomm.roles import Compressor, Exchange, Stage
+from relaxcomm.roles.exchange import stages_of
 from relaxcomm.tensors.layout import one_tensor
 from relaxcomm.tensors.messages import DENSE
 from relaxcomm.tensors.precision import HALVES
@@ -58,9 +59,17 @@ def _traffic_is_declared(exchange: Exchange, size: int, numel: int, dtype: torch
         steps=_STEPS,
         exact=exact,
     )
-    stages = exchange.exact_stages if exact else exchange.stages
-    expect_kinds(found, stages(size, topology_of(exchange, size)), size)
     layout, topology = one_tensor(numel), topology_of(exchange, size)
+    stages = stages_of(exchange, size, topology, exact=exact)
+    expect_kinds(found, stages, size)
+    for number, stage in enumerate(stages, 1):
+        pairs = None if stage.pairs is None else set(stage.pairs())
+        used = {(rank, other) for rank, one in enumerate(found) for at, other in one.sent_to if at == number}
+        expect(
+            pairs is None or used <= pairs <= set(permutations(range(size), 2)),
+            f"declares the pairs {sorted(pairs or ())} of operation {number}, sent over {sorted(used)}, "
+            f"(rank, other), on {size} ranks",
+        )
     cost = exchange_cost(exchange, compressor, layout, dtype.itemsize, size, topology, exact=exact)
     seen = sum(one.sent for one in found) / size / _STEPS
     headers = 0 if exchange.facts.collective else 64 * size  # of answers

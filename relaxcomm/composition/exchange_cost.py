@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from relaxcomm.network.operations import Request
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.roles import Compressor, Exchange
+from relaxcomm.roles.exchange import stages_of
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.topology import Topology
 
@@ -122,7 +123,7 @@ def exchange_cost(
     speeds = speeds or Speeds()
     coded = exchange.coded_bytes(compressor, layout, element_bytes, world_size)
     exact = exact and is_of_halves(compressor, layout, element_bytes)
-    stages = (exchange.exact_stages if exact else exchange.stages)(world_size, topology)
+    stages = stages_of(exchange, world_size, topology, exact=exact)
     graph = exchange.topology_override() or topology
     shares = [(stage.sent(world_size, graph), stage) for stage in stages]
     answered = sum(share * stage.answer for share, stage in shares if stage.kind is Request)

@@ -12,6 +12,7 @@ from relaxcomm.network.traffic import messages as messages_in_turn
 from relaxcomm.planner.arrivals import Heard, alone, by_groups, from_all, from_neighbors, served
 from relaxcomm.planner.pairs import AllPairs, NeighborPairs, Pair
 from relaxcomm.roles import Exchange, Stage
+from relaxcomm.roles.exchange import stages_of
 from relaxcomm.roles.stage import Pairs
 from relaxcomm.topology import Topology
 
@@ -71,7 +72,7 @@ def collective(rule: Rule, topology: Topology, workers: int, *, exact: bool = Fa
     exchange, messages = rule.exchange, rule.compressor.facts.rounds
     graph = exchange.topology_override() or topology
     exchange.check_graph(graph, workers)
-    stages = (exchange.exact_stages if exact else exchange.stages)(workers, topology)
+    stages = stages_of(exchange, workers, topology, exact=exact)
     if workers == 1:
         return Collective([_NOWHERE] * max(1, messages * len(stages)), alone)
     whole = messages * sum(stage.sent(workers, graph) for stage in stages)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import TypeAlias
 
-from relaxcomm.network.operations import Neighbors, Operation
+from relaxcomm.errors import PluginError
+from relaxcomm.fields.validation import shown
+from relaxcomm.network.operations import OPERATIONS, Neighbors, Operation
 from relaxcomm.network.traffic import sent_share
 from relaxcomm.topology import Topology
 
 Pairs: TypeAlias = Mapping[tuple[int, int], float]
 """Who sends to whom, and how much, in proportion."""
+_KINDS = ", ".join(kind.__name__ for kind in OPERATIONS)
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,16 @@ class Stage:
     pairs: Callable[[], Pairs] | None = None
     answer: float = 1.0
 
+    def __post_init__(self) -> None:
+        for name, holds, allowed in (
+            ("kind", self.kind in OPERATIONS, f"give one of {_KINDS}"),
+            ("share", _is_size(self.share), "give a number of messages"),
+            ("pairs", self.pairs is None or callable(self.pairs), "give a function that makes them"),
+            ("answer", _is_size(self.answer), "give a number"),
+        ):
+            if not holds:
+                raise PluginError(f"the {name} of a Stage is {shown(getattr(self, name))}; {allowed}")
+
     def sent(self, world_size: int, graph: Topology) -> float:
         """What a rank sends, in messages, on average over the ranks.
 
@@ -55,6 +70,10 @@ class Stage:
         if self.kind is Neighbors:
             return self.share * graph.links(world_size) / world_size
         return self.share * sent_share(self.kind, world_size)
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, Real) and 0 <= float(value) < math.inf
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from relaxcomm.composition.rule import Rule
 from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.replica.gradient_in_place import GradientInPlace
 from relaxcomm.roles import Context, VotingTrigger
+from relaxcomm.roles.exchange import stages_of
 from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.bucket_filling import stays_in_place
 from relaxcomm.step.buffer_rule import buffer_rule
@@ -54,7 +55,7 @@ class Task:
 
     def operations(self, world_size: int, topology: Topology) -> int:
         """How many operations one exchange issues."""
-        return self.rule.compressor.facts.rounds * len(self.rule.exchange.stages(world_size, topology))
+        return self.rule.compressor.facts.rounds * len(stages_of(self.rule.exchange, world_size, topology))
 
     @cached_property
     def carries_flags(self) -> bool:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 
+from relaxcomm import PluginError
 from relaxcomm.plugin import (
     AllGather,
     AllReduce,
     Compressor,
     Exchange,
+    Neighbors,
     Outer,
     Sparse,
     Stage,
@@ -26,6 +30,7 @@ from relaxcomm.primitives import (
     average,
     clip_norm,
     coordinate_median,
+    gossip,
     gradients,
     identity,
     random_k,
@@ -127,10 +132,46 @@ def test_bytes_that_fit_one_size():
         ([Stage(AllReduce)] * 2, "declares the operations 2 AllReduce, took AllReduce on 2 ranks"),
         ([Stage(AllGather)], "declares the operations AllGather, took AllReduce on 2 ranks"),
         ([Stage(AllReduce, share=0.5)], "declares 1200 bytes for 600 entries, sent 2400 on 2 ranks"),
+        (iter([Stage(AllReduce)]), "_iterator object at"),
+        (None, "returned None; return a list of a Stage for each operation"),
+        ([AllReduce], "return a list of a Stage for each operation"),
     ],
 )
 def test_operations_that_are_others(stages, said):
     assert said in found(liar(all_reduce(), {}, stages=lambda *of: stages), "traffic")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"kind": "AllReduce"}, "the kind of a Stage is 'AllReduce'; give one of AllReduce, AllGather, "),
+        ({"share": -1.0}, "the share of a Stage is -1.0; give a number of messages"),
+        ({"share": math.nan}, "the share of a Stage is nan"),
+        ({"pairs": {(0, 1): 1.0}}, "the pairs of a Stage is {(0, 1): 1.0}; give a function"),
+    ],
+)
+def test_a_stage_that_is_none_is_refused(wrong, said):
+    with pytest.raises(PluginError, match=re.escape(said)):
+        Stage(**{"kind": Neighbors, **wrong})
+
+
+def test_pairs_over_which_nothing_is_sent():
+    def seen(pairs_of):
+        def stages(self, size, topology):
+            return [Stage(Neighbors, share=size - 1, pairs=lambda: dict.fromkeys(pairs_of(size), 1.0))]
+
+        return found(liar(gossip(), {}, stages=stages), "traffic")
+
+    def to_all(size):
+        return itertools.permutations(range(size), 2)
+
+    assert seen(to_all) is None
+    assert "sent over [(0, 1), (1, 0)], (rank, other), on 2 ranks" in seen(
+        lambda size: [*to_all(size), (0, 9)]
+    )
+    assert "declares the pairs [(0, 1), (1, 2), (2, 0)] of operation 1, sent over [(0, 1), (0, 2), " in seen(
+        lambda size: [(rank, (rank + 1) % size) for rank in range(size)]
+    )
 
 
 def test_operations_that_are_others_for_halves():
