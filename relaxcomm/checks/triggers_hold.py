@@ -127,11 +127,9 @@ def _follows_its_clock(trigger: Trigger, fired: Sequence[bool]) -> None:
 def _votes_follow_what_is_seen(trigger: Trigger, fired: list[bool]) -> None:
     """Whoever votes alike on all ranks, whatever the gradients are, follows a clock."""
     others: list[dict[str, Any]] = [{"see": partial(_any, *one)} for one in _OTHERS]
+    others += [{"rank": rank} for rank in RANKS]
     try:
-        alike = all(
-            list(_firings(trigger, len(fired), **other)) == fired
-            for other in (*others, *({"rank": rank} for rank in RANKS))
-        )
+        alike = all(list(_firings(trigger, len(fired), **other)) == fired for other in others)
     except Exception:  # a plug-in may refuse such gradients
         return
     expect(
@@ -213,18 +211,20 @@ def _any(size: float, spread: float, step: int) -> _Watched:
 
 def votes_are_declared(trigger: Trigger) -> None:
     """A slot of those who vote changes by assignment, the gradients, which the step needs, not at all, and
-    of the numbers that the engine takes for triggers it asks for those that it looks at."""
+    of values and of numbers that the engine takes for triggers it asks for those that it declares."""
     if not isinstance(trigger, VotingTrigger):
         expect(not trigger.facts.looks_at, f"looks at {set(trigger.facts.looks_at)}, but nobody votes")
         return
-    state = Slots(trigger.init_vote(), repr(trigger))
+    state, values = Slots(trigger.init_vote(), repr(trigger)), Values(1.0)
     for step in range(_LEAST_STEPS):
         seen = _seen(step)
         with slots_assigned(state):
-            is_yes(trigger.vote(_observed(step, {}), state, seen), "vote", trigger)
+            is_yes(trigger.vote(_observed(step, values), state, seen), "vote", trigger)
         expect_left("observation.gradients", seen.gradients, _seen(step).gradients)
         missing = (seen.asked & {"replica_distance"}) - trigger.facts.looks_at
         expect(not missing, f"looks at {sorted(missing)}, which its facts' looks_at do not name")
+    missing = values.asked - trigger.facts.needs
+    expect(not missing, f"looks at {sorted(missing)}, which its facts' needs do not name")
 
 
 trigger_checks = checks_of(

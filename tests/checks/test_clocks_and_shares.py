@@ -129,6 +129,15 @@ def test_votes_by_direction_or_by_numbers_are_about_something():
     assert [found(one, "firing") for one in votes] == [None] * 6
 
 
+def test_a_vote_may_look_at_what_a_controller_writes():
+    def vote(self, cx, state, observation):
+        return observation.squared_norm > cx.values["level"]
+
+    assert found(liar(on_budget(), {"needs": frozenset({"level"})}, vote=vote), "slots") is None
+    said = found(liar(on_budget(), {}, vote=vote), "slots")
+    assert said == "looks at ['level'], which its facts' needs do not name"
+
+
 def test_a_weight_that_is_not_divided_out_is_found():
     def finalize(self, cx, bucket, state, result):
         return result[:-1].clone()
