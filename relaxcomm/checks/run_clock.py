@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -39,12 +40,15 @@ def no_clock_asked() -> Iterator[None]:
         if is_clock and is_plugin(frame):
             asked.add(called.__name__)
 
-    before = sys.getprofile()
+    before, collects = sys.getprofile(), gc.isenabled()
+    gc.disable()  # what listens to a collection may time it, and is called from the plug-in's frames
     sys.setprofile(seen)
     try:
         yield
     finally:
         sys.setprofile(before)
+        if collects:
+            gc.enable()
     expect(
         not asked,
         f"asks a clock of the machine, {' and '.join(sorted(asked))}(), of which no run sees the same again: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -220,9 +221,10 @@ class Exchange(Primitive):
         return Awaited(world_size if self.facts.same_result else 1)
 
 
+@functools.lru_cache(maxsize=256)  # each step asks for each bucket
 def stages_of(
     exchange: Exchange, world_size: int, topology: Topology, *, exact: bool = False
-) -> Sequence[Stage]:
+) -> tuple[Stage, ...]:
     """What an exchange declares of its operations; `exact` where means of halves are rounded once.
 
     Raises: PluginError unless they are stages, in a list or a tuple.
@@ -230,7 +232,7 @@ def stages_of(
     method = "exact_stages" if exact else "stages"
     made: object = getattr(exchange, method)(world_size, topology)
     if isinstance(made, list | tuple) and all(isinstance(one, Stage) for one in made):
-        return made
+        return tuple(made)
     raise error(made, "return a list of a Stage for each operation", method, exchange)
 
 

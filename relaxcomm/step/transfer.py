@@ -144,7 +144,7 @@ class Transfer:
             not_finite: what this rank puts in that is not finite, or how to learn that from a GPU.
         """
         bucket, world = self.task.bucket, self._world
-        operations = self.task.operations(world.size, world.topology)
+        operations = self.task.operations(world.membership.world_size, world.topology)
         self.snapshot = snapshot
         if isinstance(not_finite, PutIn):
             self.put_in = not_finite

@@ -38,5 +38,5 @@ class OpenStep:
 
     def reach_parameters(self) -> None:
         """Some have their gradients."""
-        if not self.exchanges:
+        if self.backward is Reached.NOTHING:
             self.backward = Reached.PARAMETERS
