@@ -180,7 +180,9 @@ class Groups:
 
     def _link(self) -> None:
         # By a connection of its own: it may wait on for a rank that is lost, when the others have gone on.
-        place = replace(self._rendezvous, store=self._rendezvous.store.clone())
+        # In the time of any operation: it is made in the midst of training, where a rank may be slow.
+        place = self._rendezvous
+        place = replace(place, store=place.store.clone(), making=place.limit)
         self._linked = place.gloo("neighbors of the host")
 
 
