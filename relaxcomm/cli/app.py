@@ -74,7 +74,7 @@ for _name, (_, _said) in _COMMANDS.items():
 
 def imported(name: str, rich_markup_mode: Any = None) -> Any:
     """A command, with its options."""
-    with importing(), readable(show_traceback=False):
+    with importing():
         command = pkgutil.resolve_name(f"relaxcomm.cli.{_COMMANDS[name][0]}")
     alone = typer.Typer(add_completion=False, rich_markup_mode=rich_markup_mode)
     alone.command(name)(command)
@@ -98,5 +98,5 @@ def main() -> None:
     watch_output()
     if not (sys.stdout.isatty() and sys.stderr.isatty()):
         app.rich_markup_mode = None  # no boxes in help and errors
-    with readable(show_traceback=False):  # what no command has begun, such as its help
+    with readable("--traceback" in sys.argv):  # what no command has begun, such as its imports, and help
         app(prog_name="relaxcomm")

@@ -121,6 +121,14 @@ def test_an_interrupt_during_imports_ends_the_command():
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+@pytest.mark.parametrize("options", [[], ["--traceback"]], ids=" ".join)
+def test_what_a_command_cannot_import_is_traced_if_asked_for(options):
+    script = f"import sys; sys.modules['relaxcomm.cli.top'] = None; {MAIN}"
+    done = subprocess.run([sys.executable, "-c", script, "top", *options], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert ("Traceback" in done.stderr, "--traceback shows" in done.stderr) == (bool(options), not options)
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_fits_and_explains_every_option(name):
     done = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "80", "TERM": "dumb"})
