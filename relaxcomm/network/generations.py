@@ -17,9 +17,11 @@ from relaxcomm.network.liveness import without_frames
 from relaxcomm.network.processes import ENDED, condition_of, this_process
 from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.store_thread import BoundedStore
+from relaxcomm.network.threaded_call import ThreadedCall
 
 _LOOK_SECONDS = 0.01
 _MAKING = timedelta(seconds=10)  # of groups, among those who have all just said that they are here
+_ANSWER = timedelta(seconds=0.1)
 _NEWCOMERS = "newcomers"
 
 
@@ -66,6 +68,8 @@ class Generations:
         self._worker = rendezvous.membership.rank
         self.current = Generation(0, tuple(range(size)), newest=size - 1)
         """The one that trains now."""
+        self._look: ThreadedCall | None = None  # for newcomers, whose last one is found
+        self._found = -1
         # Where `Peers` of generation 0 tell of processes.
         self._store = BoundedStore(PrefixStore(rendezvous.name, rendezvous.store), patience_seconds)
 
@@ -90,10 +94,18 @@ class Generations:
 
     def newest(self) -> int:
         """The last newcomer that has asked to be admitted, and has not ended; -1 where there is none."""
-        with suppress(RuntimeError):  # of a store that is away: nobody can ask there
-            asked = range(self.current.newest + 1, self._size + self._store.add(_NEWCOMERS, 0))
-            return next((worker for worker in reversed(asked) if not self._gone(worker)), -1)
-        return -1
+        look = self._look = self._look or ThreadedCall(self._find_newest)
+        with suppress(RuntimeError):  # of a store that has ended: nobody can ask there
+            look.wait(_ANSWER)
+        if not look.is_completed():  # training does not wait for a store that is away: it is read next time
+            return -1
+        self._look = None
+        return self._found if self._found > self.current.newest else -1
+
+    def _find_newest(self) -> None:
+        self._found = -1
+        asked = range(self.current.newest + 1, self._size + self._store.add(_NEWCOMERS, 0))
+        self._found = next((worker for worker in reversed(asked) if not self._gone(worker)), -1)
 
     def refuse(self, newest: int, why: str, *, says: bool) -> None:
         """Do not admit newcomers up to one; every worker calls it, and one says so in the store."""

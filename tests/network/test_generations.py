@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
@@ -117,3 +119,19 @@ def test_where_the_store_has_ended_so_may_the_run():
     assert stays.newest() == -1, "training needs no store; whoever may have been lost is asked for there"
     with pytest.raises(CommunicationError, match=r"worker 1 cannot go on: .* the run has ended, or was"):
         stays.follow()
+
+
+def test_training_waits_for_no_store_that_does_not_answer():
+    """Each look for newcomers would take all the patience that there is."""
+    store, answers = dist.HashStore(), threading.Event()
+    trains, late = generations(store, 0, 60, size=1), newcomer(store, 1)
+    late.ask()
+    with pytest.raises(TimeoutError):
+        trains._store._thread.ask(lambda store: answers.wait(), 0)
+    begun = time.monotonic()
+    assert trains.newest() == -1
+    assert time.monotonic() - begun < 30
+    answers.set()
+    while (found := trains.newest()) == -1:
+        pass
+    assert found == 1
