@@ -32,12 +32,12 @@ from relaxcomm.checks.exchanges_hold import (
 )
 from relaxcomm.checks.finding import Broken, checks_of, expect, told
 from relaxcomm.checks.trial_coders import CODERS, in_two_rounds
+from relaxcomm.composition.exchange_cost import stages_of
 from relaxcomm.errors import CommunicationError
 from relaxcomm.primitives.compressors.top_k import top_k
 from relaxcomm.primitives.outers.average import average
 from relaxcomm.primitives.outers.sgd import sgd
 from relaxcomm.roles import Exchange
-from relaxcomm.roles.exchange import stages_of
 from relaxcomm.tensors.messages import DENSE, MAXIMUM, SIGNS, SPARSE
 
 _STEPS = 8  # in which each rank has had another as its partner

@@ -22,11 +22,10 @@ from relaxcomm.checks.exchange_trials import (
 )
 from relaxcomm.checks.finding import expect
 from relaxcomm.checks.in_place import expect_assigned
-from relaxcomm.composition.exchange_cost import exchange_cost
+from relaxcomm.composition.exchange_cost import exchange_cost, stages_of
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.compressors.sign import sign
 from relaxcomm.roles import Compressor, Exchange, Stage
-from relaxcomm.roles.exchange import stages_of
 from relaxcomm.tensors.layout import one_tensor
 from relaxcomm.tensors.messages import DENSE
 from relaxcomm.tensors.precision import HALVES

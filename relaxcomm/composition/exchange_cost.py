@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from relaxcomm.network.operations import Request
 from relaxcomm.primitives.compressors.identity import identity
-from relaxcomm.roles import Compressor, Exchange
-from relaxcomm.roles.exchange import stages_of
+from relaxcomm.roles import Compressor, Exchange, Stage
+from relaxcomm.roles.returned import error
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.topology import Topology
 
@@ -84,6 +85,21 @@ class ExchangeCost:
             bytes_per_second: at which a worker's bytes leave it.
         """
         return self.operations * latency_seconds + self.sent_bytes / bytes_per_second
+
+
+@functools.lru_cache(maxsize=256)  # each step asks for each bucket
+def stages_of(
+    exchange: Exchange, world_size: int, topology: Topology, *, exact: bool = False
+) -> tuple[Stage, ...]:
+    """What an exchange declares of its operations; `exact` where means of halves are rounded once.
+
+    Raises: PluginError unless they are stages, in a list or a tuple.
+    """
+    method = "exact_stages" if exact else "stages"
+    made: object = getattr(exchange, method)(world_size, topology)
+    if isinstance(made, list | tuple) and all(isinstance(one, Stage) for one in made):
+        return tuple(made)
+    raise error(made, "return a list of a Stage for each operation", method, exchange)
 
 
 def exchange_cost(

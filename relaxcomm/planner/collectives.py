@@ -6,13 +6,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from relaxcomm.composition.exchange_cost import stages_of
 from relaxcomm.composition.rule import Rule
 from relaxcomm.network.operations import AllToAll, Neighbors, Request
 from relaxcomm.network.traffic import messages as messages_in_turn
 from relaxcomm.planner.arrivals import Heard, alone, by_groups, from_all, from_neighbors, served
 from relaxcomm.planner.pairs import AllPairs, NeighborPairs, Pair
 from relaxcomm.roles import Exchange, Stage
-from relaxcomm.roles.exchange import stages_of
 from relaxcomm.roles.stage import Pairs
 from relaxcomm.topology import Topology
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.compressor import Compressor, Memory
 from relaxcomm.roles.context import Context, Primitive, State
 from relaxcomm.roles.outer import Outer
-from relaxcomm.roles.returned import error
 from relaxcomm.roles.stage import Awaited, Stage
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
@@ -219,21 +217,6 @@ class Exchange(Primitive):
     def awaited(self, world_size: int) -> Awaited:
         """Whom a rank waits for, where each goes on alone."""
         return Awaited(world_size if self.facts.same_result else 1)
-
-
-@functools.lru_cache(maxsize=256)  # each step asks for each bucket
-def stages_of(
-    exchange: Exchange, world_size: int, topology: Topology, *, exact: bool = False
-) -> tuple[Stage, ...]:
-    """What an exchange declares of its operations; `exact` where means of halves are rounded once.
-
-    Raises: PluginError unless they are stages, in a list or a tuple.
-    """
-    method = "exact_stages" if exact else "stages"
-    made: object = getattr(exchange, method)(world_size, topology)
-    if isinstance(made, list | tuple) and all(isinstance(one, Stage) for one in made):
-        return tuple(made)
-    raise error(made, "return a list of a Stage for each operation", method, exchange)
 
 
 def slots_in_run(

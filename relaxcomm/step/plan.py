@@ -9,11 +9,11 @@ from itertools import chain
 from typing import TypeAlias
 
 from relaxcomm.composition.algorithm import Algorithm
+from relaxcomm.composition.exchange_cost import stages_of
 from relaxcomm.composition.rule import Rule
 from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.replica.gradient_in_place import GradientInPlace
 from relaxcomm.roles import Context, VotingTrigger
-from relaxcomm.roles.exchange import stages_of
 from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.bucket_filling import stays_in_place
 from relaxcomm.step.buffer_rule import buffer_rule
