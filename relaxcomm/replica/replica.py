@@ -83,7 +83,7 @@ class Replica:
     def model_state(self) -> dict[str, Any]:
         """The model's state, and what is trained where that leaves it out or has it by another name."""
         own = sent_model.state(self.model)
-        return own | sent_model.values(self.parameters) | own  # which is first, and counts
+        return own | sent_model.values(item for item in self.parameters if item.name not in own)
 
     def load_model(self, saved: Mapping[str, Any]) -> None:
         """Load what `held` has made of `model_state`, with these names and shapes."""
