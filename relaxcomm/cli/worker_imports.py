@@ -3,9 +3,10 @@
 It imports alone: a thread or a device that was opened here would be broken in what is forked.
 """
 
-import gc
 import importlib
 import signal
+
+from relaxcomm.cli.importing import importing
 
 _NEEDED = (
     "torch._dynamo",  # every optimizer imports it, which takes as long as torch itself
@@ -15,11 +16,9 @@ _NEEDED = (
     "relaxcomm.training.trainer",  # what a worker uses is there when it begins
 )
 
-gc.disable()  # nothing that imports make is garbage
-for name in _NEEDED:
-    importlib.import_module(name)
-gc.freeze()  # nor will it be in a worker, which would copy what it looks through
-gc.enable()
+with importing():  # what they make is no garbage in a worker either, which would copy what it looks through
+    for name in _NEEDED:
+        importlib.import_module(name)
 
 # As PyTorch's own workers are bound to this process by it.
 importlib.import_module("torch.multiprocessing")._prctl_pr_set_pdeathsig(signal.SIGKILL)
