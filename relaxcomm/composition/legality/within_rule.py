@@ -138,9 +138,7 @@ def _check_events(rule: RuleParts) -> None:
             "facts declare the same event"
         )
     kind = type(rule.payload)
-    states = isinstance(
-        kind.facts, PayloadFacts
-    )  # and has them of nothing that it wraps and passes events on to
+    states = isinstance(kind.facts, PayloadFacts)  # else they are of what it wraps and passes events on to
     if states and kind.event is not Payload.event and not rule.payload.facts.hears:
         raise CompositionError(
             f"{rule.payload!r} has an event(), which nobody calls: its facts declare to hear no events; name "
