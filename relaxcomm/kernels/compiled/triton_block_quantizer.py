@@ -107,8 +107,7 @@ def _quantize(
         lows_ptr += block
         if IS_DRAWN:
             key_low, key_high = shard_key(key_low, key_high)
-    base, place, there = lane_places(ROW, ROWS, COLUMNS)
-    there = there & are_before(place, num_lanes - base, ROWS, COLUMNS)
+    base, place, there = lane_places(num_lanes, ROW, ROWS, COLUMNS)
     begins = tl.arange(0, ROWS) * ROW
     for part in tl.static_range(PARTS):
         first = base + tl.cast(num_lanes, tl.int64) * part

@@ -62,7 +62,7 @@ def shard_of(numel, size, num_bytes, num_lanes, last_bytes, last_lanes, BLOCK: t
 
 
 @triton.jit
-def lane_places(ROW: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def lane_places(num_lanes, ROW: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
     """A program's first lane, in int64, how far all lie behind it, `[ROWS, COLUMNS]`, and which there are."""
     rows, column = tl.arange(0, ROWS)[:, None], tl.arange(0, COLUMNS)[None, :]
     if ROW > 0:
@@ -73,7 +73,7 @@ def lane_places(ROW: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
         base = tl.program_id(0).to(tl.int64) * (ROWS * COLUMNS)
         place = rows * COLUMNS + column
         there = place >= 0
-    return base, place, there
+    return base, place, there & are_before(place, num_lanes - base, ROWS, COLUMNS)
 
 
 @triton.jit

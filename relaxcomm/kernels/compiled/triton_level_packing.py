@@ -120,8 +120,7 @@ def _pack(
         out_ptr += skipped
         if IS_DRAWN:
             key_low, key_high = shard_key(key_low, key_high)
-    base, place, there = lane_places(ROW, ROWS, COLUMNS)
-    there = there & are_before(place, num_lanes - base, ROWS, COLUMNS)
+    base, place, there = lane_places(num_lanes, ROW, ROWS, COLUMNS)
     for part in tl.static_range(PARTS):
         first = base + tl.cast(num_lanes, tl.int64) * part
         stored = there & are_before(place, num_bytes - first, ROWS, COLUMNS)

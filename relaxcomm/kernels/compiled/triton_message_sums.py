@@ -89,8 +89,7 @@ def _sum(
         )
         codes_ptr += skipped
         out_ptr += begin
-    base, place, there = lane_places(ROW, ROWS, COLUMNS)
-    there = there & are_before(place, num_lanes - base, ROWS, COLUMNS)
+    base, place, there = lane_places(num_lanes, ROW, ROWS, COLUMNS)
     for digit in tl.static_range(DIGITS):
         for part in tl.static_range(PARTS):
             first = base + tl.cast(num_lanes, tl.int64) * part
