@@ -87,7 +87,8 @@ def damage(draw: Callable[..., Any], path: Path, others: list[Path]) -> None:
     elif how == "append":
         path.write_bytes(data + draw(st.binary(min_size=1, max_size=64)))
     elif how == "swap":
-        path.write_bytes(draw(st.sampled_from(others)).read_bytes())
+        files = [other for other in others if other.is_file()]  # others may have been damaged before
+        path.write_bytes(draw(st.sampled_from(files)).read_bytes())
     elif how == "empty":
         path.write_bytes(b"")
     else:
