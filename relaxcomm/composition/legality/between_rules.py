@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from itertools import permutations, product
+from itertools import combinations, permutations, product
 
 from relaxcomm.composition.legality.later_rules import check_bases
 from relaxcomm.composition.rule_parts import RuleParts
@@ -175,23 +175,61 @@ def check_together(rules: Sequence[RuleParts], name: str) -> None:
                 f"{one!r} replaces gradients of {name} by late ones that {other!r} also exchanges; give "
                 "them disjoint active ranges or selects, or delay 0"
             )
+    for one, other in combinations(filter(_corrects_late, rules), 2):
+        if _meet(one, other) and _fly_together(one, other):
+            raise CompositionError(
+                f"{one!r} and {other!r} are on their way at the same time, and each corrects all that lies "
+                f"between the replicas of {name}, so that both overshoot; give them disjoint active ranges "
+                "or selects, steps that are further apart, or delay 0"
+            )
+
+
+def _corrects_late(rule: RuleParts) -> bool:
+    """Whether a late result moves parameters by how far they were from it when they were sent."""
+    payload = rule.payload.facts
+    return bool(rule.delay) and payload.moves_model and not payload.keeps_local
+
+
+def _fly_together(one: RuleParts, other: RuleParts) -> bool:
+    """Whether one may be sent while the result of the other is yet to come."""
+    if "unbounded" in (one.delay, other.delay):
+        return True
+    periods = [rule.trigger.facts.period_steps for rule in (one, other)]
+    later = other.active[0] + periods[1] - one.active[0] - periods[0]
+    every = math.gcd(*periods)
+    return later % every < one.delay or -later % every < other.delay
 
 
 def _warn_of_drift(rules: Sequence[RuleParts]) -> None:
-    """Gradients that differ between ranks move the parameters apart, unless a rule exchanges those, too."""
-    moving = [rule for rule in rules if rule.moves_parameters]
-    apart = [
-        rule
-        for rule in moving
-        if rule.payload.facts.site == "backward" and not rule.exchange.facts.same_result
-    ]
-    if apart and not any(rule.payload.facts.site == "step" for rule in moving):
+    """Of workers that train alone, or in groups, and that no other rule brings together again."""
+    if reason := _why_apart([rule for rule in rules if rule.moves_parameters]):
         warnings.warn(
-            f"{apart[0]!r} gives every rank another gradient and no rule exchanges parameters, so replicas "
-            "part for good; use the payload parameters(), or add a rule that averages them now and then",
+            f"{reason}, so replicas part for good; use the payload parameters(), or add a rule that averages "
+            "them now and then",
             CompositionWarning,
             stacklevel=4,
         )
+
+
+def _why_apart(moving: Sequence[RuleParts]) -> str | None:
+    """Why replicas that rules move part for good, or None if that is not known."""
+    at_step = [rule for rule in moving if rule.payload.facts.site == "step"]
+    apart = [rule for rule in moving if not rule.exchange.facts.same_result]
+    if apart and not at_step:
+        return f"{apart[0]!r} gives every rank another gradient and no rule exchanges parameters"
+    if at_step and apart == list(moving) and all(r.exchange.facts.topology == "groups" for r in apart):
+        return f"{apart[0]!r} averages inside groups and no rule between them"
+    alone = 0.0
+    for rule in sorted(moving, key=lambda rule: rule.active[0]):
+        start, stop = rule.active
+        meets = (
+            rule in at_step or rule.trigger.facts.known == "backward"
+        )  # these vote to meet where it matters
+        if meets or (rule.keeps_replicas_equal_while_active and start <= alone):
+            alone = max(alone, math.inf if stop is None else stop)
+    if not moving or math.isinf(alone):
+        return None
+    return f"in step {alone:.0f} workers train alone and no later rule exchanges parameters"
 
 
 def _meet(one: RuleParts, other: RuleParts) -> bool:
