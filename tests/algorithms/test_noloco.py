@@ -7,8 +7,17 @@ import random
 import numpy as np
 import pytest
 
-from relaxcomm import CompositionError, Rule
-from relaxcomm.primitives import elastic_difference, gossip, random_pairs, server, sgd, slow_weights
+from relaxcomm import CompositionError, Rule, trajectory
+from relaxcomm.primitives import (
+    all_reduce,
+    elastic_difference,
+    every,
+    gossip,
+    random_pairs,
+    server,
+    sgd,
+    slow_weights,
+)
 from tests import references
 from tests.algorithms.test_sparse_algorithms import bucket_places
 from tests.engine.harness import (
@@ -103,6 +112,16 @@ def test_a_base_of_each_own_is_moved_by_any_outer_but_by_no_server():
         Rule(payload=slow_weights(lr=0.7, gamma=0.6), exchange=server(staleness=1))
     with pytest.raises(CompositionError, match="must stay the same on all ranks"):
         Rule(payload=elastic_difference(beta=0.5), exchange=gossip())
+
+
+def test_a_late_spring_pulls_by_what_was_sent():
+    """The center moves by what the springs pull workers back, whatever these have done since then."""
+    springs, every_other = elastic_difference(beta=0.5), every(steps=2)
+    rule = Rule(payload=springs, exchange=all_reduce(), outer=sgd(lr=0.5), trigger=every_other, delay=2)
+    moved = trajectory(rule, [[1.0, 3.0]] * 5)
+    sent, center = [2.0, 6.0], 0.0  # after two steps
+    assert moved[2].tolist() == [3.0, 9.0]
+    assert moved[3].tolist() == [4.0 - 0.25 * (sent[0] - center), 12.0 - 0.25 * (sent[1] - center)]
 
 
 def test_a_pull_on_a_ring_is_a_composition():

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import Share, frozen
 from relaxcomm.primitives.payloads.deltas import deltas
+from relaxcomm.primitives.payloads.parameters import write_parameters
 from relaxcomm.roles import Context, Payload, PayloadFacts, State
 from relaxcomm.tensors.buckets import Bucket
 
@@ -23,7 +24,8 @@ class elastic_difference(Payload):
 
     `p <- p - beta / N (p - center)`, with the center before the outer moves it: with `sgd(lr=beta)` by
     `center <- center + beta (mean(p) - center)`. What a sparsifier leaves out is told anew in the next
-    exchange, so take `ef21` around one: `error_feedback` would add it up.
+    exchange, so take `ef21` around one: `error_feedback` would add it up. A late spring pulls by where p was
+    when it was sent, as it moves the center, and what p has moved since then stays.
 
     Args:
         beta: strength of the N springs together, in (0, 1].
@@ -55,5 +57,7 @@ class elastic_difference(Payload):
     def write(
         self, cx: Context, bucket: Bucket, state: State, value: Tensor, snapshot: Tensor | None
     ) -> None:
-        bucket.scatter(torch.lerp(bucket.copy(), state[CENTER], self.beta / cx.membership.world_size))
+        center, share = state[CENTER], self.beta / cx.membership.world_size
+        sent = bucket.copy() if snapshot is None else snapshot.to(center.dtype)
+        write_parameters(bucket, torch.lerp(sent, center, share), snapshot)
         state[CENTER] = value
