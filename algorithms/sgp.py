@@ -8,7 +8,8 @@ def sgp() -> Algorithm:
     """Gossip over a directed graph, in which a worker sends to some and need not hear from them.
 
     `x_i <- sum_j P_ij (x_j - lr g_j(z_j))`, `w_i <- sum_j P_ij w_j`, `z_i = x_i / w_i`, where each worker
-    gives equal parts to itself and along its links. The model holds z, at which gradients are taken.
+    gives equal parts to itself and along its links, or, where all of these go both ways, `gossip`'s weights.
+    The model holds z, at which gradients are taken.
 
     Returns: the algorithm; any graph in which each rank reaches all others: `one_peer_exponential` is the
         paper's, `{file: {path: links.graphml}}` holds one's own.

@@ -39,7 +39,7 @@ class CompressorFacts:
         rounds: number of messages a tensor.
         scope: what it looks at to encode an entry: the "entry" alone, with a number drawn for its place if
             any, so that others can travel behind those of a bucket; its "tensor" (see `Context.layout`), its
-            "bucket", or the whole "model", which then lies in one bucket for each dtype.
+            "bucket", or the whole "model", which then lies in one bucket for each dtype and set of rules.
         linear: `C(a + b) = C(a) + C(b)` in the same step, to rounding.
         unbiased: the expectation of `C(x)` is x, to the rounding of a floating-point type, if no entry is
             beyond `clip rms(x)` and its norm is at most `max_norm`.

@@ -29,9 +29,10 @@ class clip_norm(Compressor):
 
     Args:
         max_norm: the largest norm, positive, in the units of what is exchanged.
-        scope: "model" bounds the norm over all that the rule covers, for each dtype apart, and gradients
-            then wait for the end of backward; "bucket" that of each bucket on its own. An exchange that codes
-            parts of a bucket, such as `scatter_gather` or `server`, bounds each part on its own.
+        scope: "model" bounds the norm over all that the rule covers, apart for each dtype and where other
+            rules cover a part of it, and gradients then wait for the end of backward; "bucket" that of each
+            bucket on its own. An exchange that codes parts of a bucket, such as `scatter_gather` or `server`,
+            bounds each part on its own.
 
     Example:
         >>> from relaxcomm import Rule, trajectory

@@ -33,7 +33,8 @@ class dgc(Sparsifier):
     Args:
         density: fraction of the entries wanted, in (0, 1], or a schedule.
         sample: fraction of the entries that are looked at for the threshold, in (0, 1].
-        scope: whether it is counted over the whole "model" (for each dtype) or over each "bucket".
+        scope: whether it is counted over the whole "model" (what the rule covers; apart for each dtype, and
+            where other rules cover a part of it) or over each "bucket".
 
     Example:
         >>> import torch

@@ -38,7 +38,8 @@ class gaussian_k(Sparsifier):
 
     Args:
         density: fraction of the entries wanted, in (0, 1], or a schedule.
-        scope: whether it is counted over the whole "model" (for each dtype) or over each "bucket".
+        scope: whether it is counted over the whole "model" (what the rule covers; apart for each dtype, and
+            where other rules cover a part of it) or over each "bucket".
         fallback: what is sent where the last threshold finds fewer than `2 k / 3` entries: "top_k", the k
             largest, or None, those found, even if there are none, as published.
 

@@ -53,7 +53,8 @@ class random_k(Compressor):
         density: fraction of the entries sent, in (0, 1], or a schedule.
         scaled: multiply by `d / k`, for use without `error_feedback`.
         seed: of the drawing; the same on all ranks.
-        scope: whether k is counted over the whole "model" (for each dtype) or over each "bucket".
+        scope: whether k is counted over the whole "model" (what the rule covers; apart for each dtype, and
+            where other rules cover a part of it) or over each "bucket".
 
     Example:
         >>> import torch

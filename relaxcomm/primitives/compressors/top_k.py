@@ -24,7 +24,8 @@ class top_k(Sparsifier):
 
     Args:
         density: fraction of the entries sent, in (0, 1], or a schedule.
-        scope: whether k is counted over the whole "model" (for each dtype) or over each "bucket".
+        scope: whether k is counted over the whole "model" (what the rule covers; apart for each dtype, and
+            where other rules cover a part of it) or over each "bucket".
 
     Example:
         >>> import torch

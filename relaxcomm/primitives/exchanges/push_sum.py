@@ -25,12 +25,13 @@ _WEIGHT_BYTES = 8
 
 @frozen
 class push_sum(OverGraph):
-    """Each rank hands out equal parts of a sum and of a weight; the parameters are their quotient.
+    """Each rank hands out parts of a sum and of a weight; the parameters are their quotient.
 
     With P_ij what rank j gives to rank i, `sum_i P_ij = 1`, and u_i what the optimizer has added to z_i:
     `x_i <- sum_j P_ij (x_j + u_j)`, `w_i <- sum_j P_ij w_j`, `z_i = x_i / w_i`. The total of all x only moves
     by the updates, so z comes to the mean of the ranks over any graph in which each rank is heard by all
-    in the end, balanced or not. The weight, 1 at first, travels in float64 behind the message.
+    in the end, balanced or not. Parts are equal over a directed graph, and `gossip`'s weights over one whose
+    links go both ways. The weight, 1 at first, travels in float64 behind the message.
 
     Args:
         topology: the graph, directed or not; where it changes, the k-th exchange takes the k-th. None for

@@ -22,7 +22,8 @@ class momentum(gradients):
     """The workers' momentum, which begins each step from their mean: `m_n = beta m + (1 - beta) g_n`.
 
     The result, `m = (1/N) sum_n m_n`, becomes `.grad`, or what the outer makes of it. With a GradScaler it is
-    kept and exchanged unscaled.
+    kept and exchanged unscaled. Of a parameter that no worker has used m decays and `.grad` stays None; under
+    a delay m is the last result that has come.
 
     Args:
         beta: in [0, 1).

@@ -20,8 +20,9 @@ class relative_gradient_change(VotingTrigger):
     """Exchange when the gradients' size changes: `|E_i - E_(i-1)| / E_(i-1) >= threshold`.
 
     `E_i = (1 - a) E_(i-1) + a ||g_i||^2` with `E_0 = ||g_0||^2`, the squared norm of this worker's
-    gradients over all parameters. The first `window_steps` steps always exchange, and so does any
-    step that follows `E = 0` with a gradient. The workers' votes are agreed on in each step.
+    gradients over all parameters, as rules that do not vote have left them. The first `window_steps` steps
+    always exchange, and so does any step that follows `E = 0` with a gradient. The workers' votes are agreed
+    on in each step; rules with equal triggers share one.
 
     The change is `a |r - 1|` with `r = ||g_i||^2 / E_(i-1)`: a step exchanges when the squared norm is at
     least `1 + threshold / a` times its average (2.6 times by SelSync's defaults), or, where
