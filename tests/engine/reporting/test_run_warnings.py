@@ -38,8 +38,8 @@ IDLE = {
         ["rule 1 of two has never exchanged in 6 steps: .* from step 10 on$"],
     ),
     "over": (
-        {"algorithm": Algorithm((late(0, 1),), name="short")},
-        [r"short has never exchanged in 6 steps: it exchanges by every.steps=2.$"],
+        {"algorithm": Algorithm((late(0, 1), late(2)), name="short")},
+        [r"rule 0 of short has never exchanged in 6 steps: it exchanges by every.steps=2.$"],
     ),
     "phases": (
         {"algorithm": "bsp", "phases": [{"after_steps": 10, "algorithm": "diloco"}]},
