@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
-
 from relaxcomm import Algorithm, Rule
 from relaxcomm.plugin import Compressor, Fraction, Index, Rate, Steps
 from relaxcomm.primitives import deltas, every, exchange_for, identity, nesterov
@@ -16,7 +12,7 @@ def streaming_diloco(
     steps: Steps = 100,
     fragments: Steps = 2,
     delay: Index = 5,
-    merge: Annotated[float, Field(ge=0, le=1)] = 0.5,
+    merge: Fraction = 0.5,
     lr: Rate = 0.4,
     momentum: Fraction = 0.9,
     compressor: Compressor | None = None,
@@ -33,7 +29,7 @@ def streaming_diloco(
         fragments: parts of about equal size into which the parameters are cut, in the model's order; at
             most `steps`.
         delay: how late a result is taken in, in optimizer steps, at most `steps`.
-        merge: weight of the worker's own parameters then, in [0, 1].
+        merge: weight of the worker's own parameters then, in [0, 1).
         lr: outer learning rate.
         momentum: outer momentum, in [0, 1).
         compressor: of the deltas; full precision unless given. The paper's four bits are

@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 import relaxcomm
-from relaxcomm import Algorithm, CompositionError, Rule
+from relaxcomm import Algorithm, CompositionError, ConfigError, Rule
 from relaxcomm.primitives import (
     all_reduce,
     averaging_server,
@@ -62,6 +62,11 @@ def test_those_that_meet_again_are_not(rules):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Algorithm(tuple(rules))
+
+
+def test_a_result_of_which_nothing_is_taken_is_refused():
+    with pytest.raises(ConfigError, match="merge"):
+        deltas(merge=1.0)
 
 
 TOGETHER = [

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from relaxcomm.fields.frozen import frozen
+from relaxcomm.fields.frozen import Fraction, frozen
 from relaxcomm.primitives.payloads.parameters import write_parameters
 from relaxcomm.roles import Context, Payload, PayloadFacts, State
 from relaxcomm.tensors.buckets import Bucket
@@ -29,7 +27,7 @@ class deltas(Payload):
     `merge` is None, `p <- p + (anchor - p at the time of reading)`.
 
     Args:
-        merge: weight of the local parameters when the result is written, in [0, 1].
+        merge: weight of the local parameters when the result is written, in [0, 1).
 
     Example:
         >>> from relaxcomm import Rule, trajectory
@@ -41,7 +39,7 @@ class deltas(Payload):
     Reference: Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
     """
 
-    merge: Annotated[float, Field(ge=0, le=1)] | None = None
+    merge: Fraction | None = None
 
     @cached_property
     def facts(self) -> PayloadFacts:
