@@ -735,6 +735,7 @@ def test_what_cannot_be_chosen_is_told_on_all_ranks(planner, words):
     assert len(set(relaxcomm.simulate(program, 3))) == 1
 
 
+@pytest.mark.filterwarnings("ignore:in step 0 workers train alone")
 @pytest.mark.parametrize(
     ("rule", "steps"),
     [

@@ -164,6 +164,7 @@ def test_where_parameters_are_exchanged_they_may_come_from_anywhere():
     assert all((first == other).all() for other in others)
 
 
+@pytest.mark.filterwarnings("ignore:in step 0 workers train alone")
 def test_a_rule_that_is_not_due_wants_none():
     """Gradients are exchanged in every third step; in the others they stay local."""
     rule = relaxcomm.Rule(

@@ -192,7 +192,7 @@ def _corrects_late(rule: RuleParts) -> bool:
 
 def _fly_together(one: RuleParts, other: RuleParts) -> bool:
     """Whether one may be sent while the result of the other is yet to come."""
-    if "unbounded" in (one.delay, other.delay):
+    if one.delay == "unbounded" or other.delay == "unbounded":
         return True
     periods = [rule.trigger.facts.period_steps for rule in (one, other)]
     later = other.active[0] + periods[1] - one.active[0] - periods[0]
@@ -222,9 +222,8 @@ def _why_apart(moving: Sequence[RuleParts]) -> str | None:
     alone = 0.0
     for rule in sorted(moving, key=lambda rule: rule.active[0]):
         start, stop = rule.active
-        meets = (
-            rule in at_step or rule.trigger.facts.known == "backward"
-        )  # these vote to meet where it matters
+        # Those that vote on gradients are to find the steps that matter, so nobody knows how far they part.
+        meets = rule in at_step or rule.trigger.facts.known == "backward"
         if meets or (rule.keeps_replicas_equal_while_active and start <= alone):
             alone = max(alone, math.inf if stop is None else stop)
     if not moving or math.isinf(alone):

@@ -30,11 +30,16 @@ class group_all_reduce(Exchange):
     Each rank sums one shard for all and sends it back: `2 (n - 1) / n` of the message in a group of n.
 
     Example:
-        >>> from relaxcomm import Rule, trajectory
-        >>> from relaxcomm.primitives import group_all_reduce, hierarchical, parameters
-        >>> rule = Rule(payload=parameters(), exchange=group_all_reduce())
-        >>> trajectory(rule, [[1.0, 3.0, 5.0, 9.0]], topology=hierarchical(sizes=2))
-        tensor([[2., 2., 7., 7.]])
+        >>> from relaxcomm import Algorithm, Rule, trajectory
+        >>> from relaxcomm.primitives import every, group_all_reduce, hierarchical
+        >>> from relaxcomm.primitives import hierarchical_all_reduce, parameters
+        >>> inside = Rule(payload=parameters(), exchange=group_all_reduce())
+        >>> seldom = every(steps=2)
+        >>> between = Rule(trigger=seldom, payload=parameters(), exchange=hierarchical_all_reduce())
+        >>> moves = [[1.0, 3.0, 5.0, 9.0]] * 2
+        >>> trajectory(Algorithm((inside, between)), moves, topology=hierarchical(sizes=2))
+        tensor([[2., 2., 7., 7.],
+                [9., 9., 9., 9.]])
     """
 
     facts: ClassVar[ExchangeFacts] = replace(gossip.facts, topology="groups")
