@@ -5,7 +5,7 @@ What it tells outlives a process that is ended: a JSON object a line, in the fil
 
 from __future__ import annotations
 
-import importlib
+import ctypes
 import json
 import os
 import signal
@@ -17,6 +17,7 @@ import pytest
 FILE = "RELAXCOMM_TOLD"
 ANEW = 75
 """The status of a process that has told all, and in which nothing more can be tried."""
+_AT_PARENTS_END = 1  # Linux's PR_SET_PDEATHSIG
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -38,7 +39,7 @@ def _tell(**facts: Any) -> None:
 
 def pytest_configure() -> None:
     """End with what has started this process, also where that is killed: others are to have the GPU then."""
-    importlib.import_module("torch.multiprocessing")._prctl_pr_set_pdeathsig(signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_AT_PARENTS_END, signal.SIGKILL)  # torch's own function takes seconds to import
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
