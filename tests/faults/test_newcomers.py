@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections import Counter
@@ -125,10 +126,10 @@ def test_a_worker_joins(name, device):
 @pytest.mark.parametrize("stopped", [0, 1])
 def test_a_worker_that_was_stopped_joins_again(name, stopped):
     job = Job(name, stop_at=(stopped, 15), grace_seconds=2)
-    while psutil.Process(job.ranks[stopped].pid).status() != psutil.STATUS_STOPPED:
+    while psutil.Process(job.ranks[stopped].process.pid).status() != psutil.STATUS_STOPPED:
         time.sleep(0.1)
     time.sleep(6)
-    job.ranks[stopped].send_signal(signal.SIGCONT)
+    os.kill(job.ranks[stopped].process.pid, signal.SIGCONT)
     found, errors = job.end()
     assert [one["ranks"] for one in found] == [SIZE] * SIZE
     assert f"worker {stopped} is stopped" in errors
@@ -140,8 +141,8 @@ def test_who_has_another_secret_does_not_join(monkeypatch):
     monkeypatch.setenv("RUN_SECRET", "what all of them share")
     job = Job("local_sgd", secret={"env": "RUN_SECRET"})
     job.join(RUN_SECRET="what nobody else has got")
-    _, errors = job.ranks.pop().communicate(timeout=LIMIT_SECONDS)
-    assert "ForgeryError" in errors, errors
+    refused = job.ranks.pop().finish(time.monotonic() + LIMIT_SECONDS)
+    assert "ForgeryError" in refused.stderr, refused
     job.join()
     found, errors = job.end()
     assert [one["ranks"] for one in found] == [SIZE + 1] * (SIZE + 1)
@@ -154,7 +155,7 @@ def test_two_join_and_one_is_killed(name):
     job = Job(name)
     elastic_store.find(job.store, job.address, LIMIT_SECONDS)  # it has begun
     time.sleep(0.5)
-    job.ranks[0].kill()
+    job.ranks[0].process.kill()
     job.join()
     job.join()
     found, errors = job.end(killed=0)

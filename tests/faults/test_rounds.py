@@ -55,7 +55,7 @@ def run(algorithm, lost, device="cpu"):
     config = {"algorithm": algorithm, "bucket_bytes": 2000, "timeout_seconds": 30}
     config |= {"membership": {"elastic": True}}
     job = Job(SCRIPT, SIZE, CONFIG=config, LOST=lost, MORE=MORE, DEVICE=device)
-    job.ranks[lost[0]].wait()
+    job.ranks[lost[0]].process.join()
     job.join()
     return job.end(killed=lost[0])
 
