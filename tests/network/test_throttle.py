@@ -2,6 +2,8 @@
 
 import math
 import time
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -104,8 +106,8 @@ def test_a_link_sends_and_receives_at_once():
     assert link.passed_at == pytest.approx(101.5)
 
 
-def throttled(link: Link, **settings):
-    throttle = Throttle(link)
+def throttled(link: Link, clock=time.perf_counter, **settings):
+    throttle = Throttle(link, clock)
     settings = {"timeout_seconds": 30.0, **settings}
     device = torch.device("cpu")
     return throttle, ThrottledTransport(throttle, device=device, backend="gloo", debug=False, **settings)
@@ -220,32 +222,35 @@ def test_a_step_takes_as_long_as_its_bytes_and_computes_the_same():
 
 
 def poll(rank):
-    """Whether a result was there at once, seconds of issuing, of waiting, and whether it was there after."""
-    _, transport = throttled(SLOW)
-    transport.meet("begin together")
-    begin = time.perf_counter()
-    big = transport.issue(AllReduce(torch.ones(600_001), "sum"), Label(0, "rule", 0))
-    small = transport.issue(AllReduce(torch.ones(3), "sum"), Label(0, "rule", 1))
-    issued = time.perf_counter() - begin
-    while not (big._pending.arrived() and small._pending.arrived()):  # the bytes themselves
-        time.sleep(0.001)
-    transport._waiting.seconds = 0.0  # for others, not for a link
-    early = big.arrived(), small.arrived()
-    received = small.wait()
-    waited = time.perf_counter() - begin
-    late = big.arrived(), small.arrived()
-    big.wait()
+    """Whether results were there at once and after a wait, what was waited, and how often before it."""
+    clock, slept = Clock(), []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        clock.now += seconds
+
+    _, transport = throttled(SLOW, clock)
+    with mock.patch("relaxcomm.network.throttle.time", SimpleNamespace(sleep=sleep)):
+        transport.meet("begin together")
+        big = transport.issue(AllReduce(torch.ones(600_001), "sum"), Label(0, "rule", 0))
+        small = transport.issue(AllReduce(torch.ones(3), "sum"), Label(0, "rule", 1))
+        while not (big._pending.arrived() and small._pending.arrived()):  # the bytes themselves
+            time.sleep(0.001)
+        transport._waiting.seconds = 0.0  # for others, not for a link
+        before, early = len(slept), (big.arrived(), small.arrived())
+        received = small.wait()
+        late = big.arrived(), small.arrived()
+        big.wait()
     transport.close()
-    return early, late, issued, waited, received.tolist()
+    return before, early, late, slept, received.tolist()
 
 
 @pytest.mark.ranks
 def test_only_waiting_takes_time_and_a_small_result_stands_behind_a_large_one():
-    expected = 2 * 2 / 3 * 4 * 600_001 / 2.5e6
-    for early, late, issued, waited, received in run_ranks(poll, RANKS):
-        assert (early, late) == ((False, False), (True, True))
-        assert issued < waited / 2
-        assert expected <= waited < 10 * expected
+    expected = 2 * 2 / 3 * 4 * 600_004 / 2.5e6
+    for before, early, late, slept, received in run_ranks(poll, RANKS):
+        assert (before, early, late) == (0, (False, False), (True, True))
+        assert slept == pytest.approx([expected, 0.0], rel=1e-4)
         assert received == [3.0] * 3
 
 
