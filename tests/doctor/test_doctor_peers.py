@@ -104,10 +104,10 @@ def test_three_workers_and_their_links():
 def test_nobody_hangs_when_a_peer_is_missing():
     port = free_port()
     # Rank 2 never comes; rank 1 of another job finds no master.
-    here, there, lost = doctors([0, 1, 1], [port, port, free_port()], 15)
+    here, there, lost = doctors([0, 1, 1], [port, port, free_port()], 8)
     code, found, err = here
     assert (code, err) == (1, "")
-    assert found["workers"].startswith("problem: no word from rank 2 within 15 s; here: rank 0 on ")
+    assert found["workers"].startswith("problem: no word from rank 2 within 8 s; here: rank 0 on ")
     assert "latency" not in found
     assert there[0] == 0
     code, found, err = lost

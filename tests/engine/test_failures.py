@@ -110,6 +110,7 @@ def leave_early(world: World, algorithm, at_step: int, name: str):
     return "nothing", ""
 
 
+@pytest.mark.every_other("algorithm", "debug")
 @pytest.mark.parametrize("algorithm", ["bsp", LOCAL], ids=["bsp", "local_sgd"])
 def test_a_rank_that_stops_is_named_within_the_time_limit(algorithm, debug):
     for kind, message in on_gloo(leave_early, 3, algorithm, 2, str(uuid.uuid4()), debug=debug)[:2]:

@@ -103,9 +103,7 @@ def usual_and_rest(names: list[str], usual: set[str]) -> pytest.MarkDecorator:
     )
 
 
-@usual_and_rest(
-    WHOLE, {"bsp", "local_sgd", "diloco", "selsync", "selsync late", "delayed_sgd", "d_psgd", "ssp"}
-)
+@usual_and_rest(WHOLE, {"diloco", "selsync", "selsync late", "delayed_sgd", "d_psgd", "ssp"})
 def test_algorithms_that_combine_entries_train_as_with_whole_replicas(names):
     found = run_ranks(train_all, RANKS, names, "toy")
     apart = all_apart(found, sharded.train_whole, names, "toy")
@@ -337,14 +335,8 @@ def test_a_grad_scaler_skips_the_step_on_all_ranks():
         assert found == [("trained", True, 3)] * RANKS, algorithm
 
 
-RESUMED = [
-    "bsp",
-    "topk_sgd",
-    {"name": "local_sgd", "steps": 4},
-    "diloco",
-    "streaming_diloco",
-    {"name": "ssp", "staleness": 0},
-]
+RESUMED = ["topk_sgd", "diloco", "streaming_diloco", {"name": "ssp", "staleness": 0}]
+"""They keep residuals, parameters and momenta, what is on its way, and a server's values."""
 
 
 def resumed(rank: int, folder: str) -> Any:
