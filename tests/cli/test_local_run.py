@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import networkx
+import pytest
 
 from relaxcomm import config
-from relaxcomm.cli import local_run
+from relaxcomm.cli import local_run, train
 from relaxcomm.cli.job import Job
 from relaxcomm.config.origin import Origin
 
@@ -31,3 +34,17 @@ def test_paths_are_whole_for_who_joins_from_another_folder(tmp_path, monkeypatch
         "checkpoint": {"path": f"{tmp_path}/saved", "every_steps": 5},
         "output": f"{tmp_path}/results",
     }
+
+
+def test_a_result_is_written_before_it_is_shown(tmp_path, monkeypatch):
+    """Whoever reads what is printed may be gone by then."""
+
+    def gone(results):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(train, "show", gone)
+    written = []
+    result = SimpleNamespace(write=lambda folder, facts: written.append(folder))
+    with pytest.raises(BrokenPipeError):
+        train.finish(config.load({"algorithm": "bsp", "task": "quadratic", "output": str(tmp_path)}), result)
+    assert [*map(str, written)] == [str(tmp_path)]

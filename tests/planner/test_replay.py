@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 
 import networkx as nx
@@ -362,22 +363,24 @@ def test_a_thousand_workers_and_billions_of_parameters_take_seconds(billions):
     assert time.process_time() - begin < 20
 
 
-@pytest.mark.every_other("topology")
-@pytest.mark.parametrize("topology", ["complete", "star", {"erdos_renyi": {"probability": 0.5}}], ids=str)
+@pytest.mark.parametrize("topology", ["complete", "star"])
 def test_a_thousand_neighbors_take_no_more_than_they_must(topology):
-    graph = parse_primitive("topology", topology)
-    began = time.process_time()
-    found = replayed(d_psgd(), workers=1000, topology=graph)
-    took = time.process_time() - began
+    """By the lines that Python runs: where links are looked at one by one they are millions."""
+    graph, lines = parse_primitive("topology", topology), 0
+
+    def count(frame, event, argument):
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        found = replayed(d_psgd(), workers=1000, topology=graph)
+    finally:
+        sys.settrace(before)
     assert found.step_seconds > 0.1
-    assert took < 6 * _seconds_for_a_million_pairs()  # 3 times; 12 where links are counted one by one
-
-
-def _seconds_for_a_million_pairs():
-    """What this machine takes now to name all links of a thousand workers."""
-    began = time.process_time()
-    assert len({(one, other): 0 for one in range(1000) for other in range(1000)}) == 1_000_000
-    return time.process_time() - began
+    assert lines < 200_000
 
 
 def test_which_relaxation_wins_follows_the_network_as_in_baguas_paper():
