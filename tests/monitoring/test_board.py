@@ -18,7 +18,7 @@ import yaml
 from tests.monitoring.server import DASHBOARDS, Prometheus, job, prometheus
 from tests.waiting import until
 
-EARLY, LATE = 20, 260  # steps at which the ranks hold
+EARLY, LATE = 20, 140  # steps at which the ranks hold
 BOARD = DASHBOARDS / "grafana/boards/relaxcomm.json"
 WORKER_BOARD = DASHBOARDS / "grafana/boards/relaxcomm-worker.json"
 BOARDS = (BOARD, WORKER_BOARD)
