@@ -17,6 +17,7 @@ KERNELS = BOUND_BY_MEMORY | {"_threshold", "_parts", "_scales", "_select"}
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # half a minute of a core, which on a busy machine has taken more than 200 s
 def test_every_kernel_compiles(kernels, tmp_path):
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
@@ -25,7 +26,6 @@ def test_every_kernel_compiles(kernels, tmp_path):
         env=env | {"TRITON_CACHE_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=200,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
