@@ -30,7 +30,9 @@ class ParameterExchange:
         self._plan, self._clock = bound.plan, bound.clock
         self._rules = bound.algorithm.at("step")
         self._changing = [
-            index for index, rule in self._rules if type(rule.payload).before_step is not Payload.before_step
+            index
+            for index, rule in enumerate(bound.algorithm.rules)
+            if type(rule.payload).before_step is not Payload.before_step
         ]
         self.acts_before = bool(self._changing) or any(rule.delay for _, rule in self._rules)
         """Whether anything is changed or applied just before an optimizer's step."""
@@ -64,6 +66,7 @@ class ParameterExchange:
                     scale = self._bound.replica.scale.left(task.bucket)
                     cx = self._bound.context(index).at(gradient_scale=scale)
                     payload.before_step(cx, task.bucket, slots)
+                    slots.commit(True)  # of the step, whatever becomes of an exchange after it
 
     def tell(self, event: str, facts: Mapping[str, float]) -> None:
         """Tell the payloads of something that has happened."""
