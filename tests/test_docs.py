@@ -43,7 +43,7 @@ PRINTED = {
     "docs/write/exchange.md": "deltas() keeps an anchor that must stay the same on all ranks",
     "docs/write/trigger.md": "exchanges in 20 steps",
     "docs/write/topology.md": "sliding_pairs() [2.0, 2.0, 2.0, 2.0] 1 links an exchange",
-    "docs/write/payload.md": "[0.75, 0.5, 0.875]\nages [1, 1]\n",
+    "docs/write/payload.md": "[0.75, 0.5, 0.875]\n[[2.0, 4.0], [4.5, 4.5]]\nages [1, 1]\n",
     "docs/write/outer.md": "True\n",
     "docs/write/controller.md": "in steps [1, 3, 6]",
     "docs/concepts/step.md": "[0, 0, 20, 0, 0, 20]",

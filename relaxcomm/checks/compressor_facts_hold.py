@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from relaxcomm.checks import compressor_memory, compressor_repeats, compressors_hold, slots_hold
-from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, SEVERAL, coded_beside, drawn
+from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, SEVERAL, coded_beside, drawn, uneven
+from relaxcomm.checks.conduct import expect_from_start
 from relaxcomm.checks.finding import expect
 from relaxcomm.checks.round_trip import context, encode_decode, ended, slots
-from relaxcomm.checks.run_clock import expect_from_start
 from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.roles import Compressor
 from relaxcomm.tensors.layout import Layout
@@ -149,10 +149,10 @@ def results_are_followed_as_declared(compressor: Compressor) -> None:
     if compressor.facts.follows_results:
         return
     tensor, after = drawn(5), []
-    for other in (drawn(6), 5 * drawn(7)):
-        state = slots(compressor, tensor)
-        coded_beside(compressor, tensor, other, state)
-        messages, result, _ = encode_decode(compressor, drawn(8), state, step=1)
+    for other in (drawn(6), 5 * uneven(7)):
+        state = slots(compressor, tensor, SEVERAL)
+        coded_beside(compressor, tensor, other, state, layout=SEVERAL)
+        messages, result, _ = encode_decode(compressor, drawn(8), state, 1, SEVERAL)
         after.append([*(message.pack() for message in messages), result])
     same = all(torch.equal(one, other) for one, other in zip(*after, strict=True))
     expect(same, "goes on differently after another result; declare follows_results")

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, SEVERAL, drawn, named
+from relaxcomm.checks.conduct import expect_left, global_states, left_alone, slots_assigned
 from relaxcomm.checks.finding import Broken, expect
-from relaxcomm.checks.global_generators import global_states, left_alone
-from relaxcomm.checks.in_place import expect_left, slots_assigned
 from relaxcomm.checks.round_trip import context, encode_decode, ended, slots
 from relaxcomm.roles import Coding, Compressor, is_buffer
 from relaxcomm.tensors.layout import Layout
+from relaxcomm.tensors.unshared import UnsharedState
 
 
 def expect_same_when_asked(compressor: Compressor, layout: Layout) -> None:
@@ -70,7 +70,8 @@ def slots_are_assigned(compressor: Compressor) -> None:
         for step in range(4):
             tensor, cx, keep_sent = drawn(step).to(dtype), context(step=step, layout=layout), step % 2 == 1
             with slots_assigned(state):
-                coding = compressor.encode_decode(cx, tensor, state, keep_sent=keep_sent)
+                lent = UnsharedState(state, tensor)
+                coding = compressor.encode_decode(cx, tensor, lent, keep_sent=keep_sent)
                 _expect_only_read(coding, tensor, f"{named(layout)} of {dtype}", keep_sent=keep_sent)
 
 

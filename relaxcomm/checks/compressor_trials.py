@@ -58,8 +58,8 @@ def coded_beside(
     messages = [next(mine), next(theirs)]
     alike = ", and let all ranks send the same entries, which cx.generator does not draw alike"
     while True:
-        parts = combined(messages)
-        advanced = [_advanced(coding, parts) for coding in (mine, theirs)]
+        read = [[own.unpack(one.pack()) for one in messages] for own in messages]  # each by its own
+        advanced = [_advanced(*one) for one in zip((mine, theirs), map(combined, read), strict=True)]
         results = [result for result in advanced if isinstance(result, Tensor)]
         if results:
             expect(
@@ -83,6 +83,11 @@ def _advanced(coding: Coding, parts: Parts) -> Message | Tensor:
 def drawn(seed: int, numel: int = NUMEL) -> Tensor:
     """Normal entries, the same for each seed."""
     return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
+
+
+def uneven(seed: int) -> Tensor:
+    """The same, ever larger from one end to the other, so that several tensors have other shares of it."""
+    return drawn(seed) * torch.logspace(-2, 1, NUMEL)
 
 
 def named(layout: Layout) -> str:

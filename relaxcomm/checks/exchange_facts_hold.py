@@ -34,11 +34,12 @@ from relaxcomm.checks.finding import Broken, checks_of, expect, told
 from relaxcomm.checks.trial_coders import CODERS, in_two_rounds
 from relaxcomm.composition.exchange_cost import stages_of
 from relaxcomm.errors import CommunicationError
+from relaxcomm.primitives.compressors.random_k import random_k
 from relaxcomm.primitives.compressors.top_k import top_k
 from relaxcomm.primitives.outers.average import average
 from relaxcomm.primitives.outers.sgd import sgd
 from relaxcomm.roles import Exchange
-from relaxcomm.tensors.messages import DENSE, MAXIMUM, SIGNS, SPARSE
+from relaxcomm.tensors.messages import DENSE, MAXIMUM, SHARED_SUPPORT, SIGNS, SPARSE
 
 _STEPS = 8  # in which each rank has had another as its partner
 
@@ -126,15 +127,15 @@ def _but_rank_0(bad: float, rank: int) -> Tensor:
 
 def memory_is_declared(exchange: Exchange) -> None:
     """What a message leaves out comes later, so that ranks come together all the same, or it is lost."""
-    declared = exchange.facts.memory != "none"
-    if not declared and (exchange.facts.returns != "mean" or SPARSE not in exchange.facts.accepts):
+    declared, accepts = exchange.facts.memory != "none", exchange.facts.accepts
+    if not accepts & {SPARSE, SHARED_SUPPORT} or not (declared or exchange.facts.returns == "mean"):
         return
     size, start = size_of(exchange), drawn(0)
 
     def put_in(rank: int) -> Tensor:
         return start + (drawn(rank) if rank else 0)
 
-    coder = top_k(density=0.25)
+    coder = top_k(density=0.25) if SPARSE in accepts else random_k(density=0.25)
     found = exchanged(exchange, coder, size, put_in=put_in, start=lambda rank: start.clone(), steps=ROUNDS)
     apart = max(float((one.result - mean_of(size, put_in)).norm()) for one in found)
     begun = max(float((put_in(rank) - mean_of(size, put_in)).norm()) for rank in range(size))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.checks.compressor_trials import drawn
-from relaxcomm.checks.in_place import Held
+from relaxcomm.checks.conduct import WatchedSlots
 from relaxcomm.checks.round_trip import bucket_of, context
 from relaxcomm.checks.world_sizes import LARGEST
 from relaxcomm.errors import TopologyError
@@ -21,7 +21,7 @@ from relaxcomm.primitives.outers.average import average
 from relaxcomm.roles import Compressor, Exchange, Outer
 from relaxcomm.roles.exchange import slots_in_run
 from relaxcomm.roles.returned import entries
-from relaxcomm.step.kept_slots import Slots
+from relaxcomm.tensors.unshared import UnsharedState
 from relaxcomm.topology import Topology, complete, from_networkx, hierarchical, in_turn
 
 ROUNDS = 60  # in which ranks that mix come together
@@ -137,7 +137,7 @@ def exchanged(
         known = replace(context(group.rank(), size), divided=divided, exact=exact)
         cx = replace(known, topology=topology or topology_of(exchange, size))
         bucket = bucket_of((start or put_in)(group.rank()).clone())
-        state = Slots(slots_in_run(exchange, bucket, compressor, cx.membership), repr(exchange))
+        state = WatchedSlots(slots_in_run(exchange, bucket, compressor, cx.membership), repr(exchange))
         served = exchange.serve(cx, bucket, compressor, outer)
         if served is not None:
             transport.serve(_PLACE, served.service, served.request, served.reply)
@@ -146,8 +146,9 @@ def exchanged(
             return None
         for number in range(steps):
             now = replace(cx, step=apart * number, round=number)
-            running = exchange.run(now, tensor, compressor, state)
-            held, operation, kinds = Held(state), next(running), list[type[Operation]]()
+            running = exchange.run(now, tensor, compressor, UnsharedState(state, tensor))
+            state.watch()
+            operation, kinds = next(running), list[type[Operation]]()
             while True:
                 kinds.append(type(operation))
                 sent_to |= {(len(kinds), other) for other in _receivers(operation) if other != group.rank()}
@@ -158,7 +159,7 @@ def exchanged(
                     result = entries(stop.value, len(tensor), "run", exchange, compressor)
                     tensor = result.to(tensor.dtype)  # which may be wider
                     break
-            written += held.written()
+            written += state.written()
             taken.add(tuple(kinds))
         transport.leave()
         learned = None if served is None else served.service.rest()

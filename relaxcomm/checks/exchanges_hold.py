@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.checks.compressor_trials import NUMEL, drawn
+from relaxcomm.checks.conduct import expect_assigned
 from relaxcomm.checks.exchange_trials import (
     ROUNDS,
     Ended,
@@ -21,7 +22,6 @@ from relaxcomm.checks.exchange_trials import (
     topology_of,
 )
 from relaxcomm.checks.finding import expect
-from relaxcomm.checks.in_place import expect_assigned
 from relaxcomm.composition.exchange_cost import exchange_cost, stages_of
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.compressors.sign import sign

@@ -7,29 +7,34 @@ from torch import Tensor
 
 from relaxcomm.checks import slots_hold
 from relaxcomm.checks.compressor_trials import drawn
+from relaxcomm.checks.conduct import ALIKE, WatchedSlots, expect_from_start, expect_left, slots_assigned
 from relaxcomm.checks.finding import checks_of, expect, told
-from relaxcomm.checks.global_generators import ALIKE
-from relaxcomm.checks.in_place import expect_left, slots_assigned
 from relaxcomm.checks.round_trip import bucket_of, context
-from relaxcomm.checks.run_clock import expect_from_start
 from relaxcomm.checks.world_sizes import OF, RANKS
 from relaxcomm.roles import Context, Outer
 from relaxcomm.roles.outer import applied
 from relaxcomm.roles.returned import added
-from relaxcomm.step.kept_slots import Slots
 from relaxcomm.tensors.buckets import Bucket
 
 _NUMEL, _STEPS = 12, 4
+_LONG = 2000  # steps, in which averages of squares have come to stay
 _MOST_DECAYED = 0.9  # of the weights is left after an exchange
 
 
 class _Trial:
     """An outer with a bucket and its slots, which remembers whether it asked for the learning rate."""
 
-    def __init__(self, outer: Outer, numel: int = _NUMEL, rank: int = 0, start: int = 0) -> None:
+    def __init__(
+        self,
+        outer: Outer,
+        numel: int = _NUMEL,
+        rank: int = 0,
+        start: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         self._outer, self.asked, self._rank = outer, False, rank
-        self._start, self.bucket = start, bucket_of(torch.ones(numel))
-        self.state = Slots(outer.init(self.bucket), repr(outer))
+        self._start, self.bucket = start, bucket_of(torch.ones(numel, dtype=dtype))
+        self.state = WatchedSlots(outer.init(self.bucket), repr(outer))
 
     def apply(self, result: Tensor, base: Tensor | None, step: int = 0) -> Tensor:
         """What it makes of a result."""
@@ -104,18 +109,17 @@ def rate_is_declared(outer: Outer) -> None:
 
 
 def momentum_is_declared(outer: Outer) -> None:
-    """The momentum of a gradient that stays gives a direction that stays; the gradient itself does not."""
+    """Steady momentum gives a direction that comes to stay; of none nothing comes, or it keeps its own."""
     if not outer.facts.needs_momentum:
         return
-    gradient, beta = drawn(1, _NUMEL).abs() + 1, float(getattr(outer, "beta", 0.9))
-    moments = [gradient * (1 - beta ** (step + 1)) for step in range(4)]
-    for inputs, stays in ((moments, True), ([gradient] * 4, False)):
-        trial = _Trial(outer)
-        found = [trial.apply(one, None, step) for step, one in enumerate(inputs)]
-        apart = max(float((one - found[0]).abs().max()) for one in found)
-        what = "momentum" if stays else "gradients"
-        seen = f"directions made of {what} are {apart:.3g} apart"
-        expect((apart < 1e-3) == stays, f"declares to take momentum, but {seen}")
+    gradient, beta, trial = drawn(1, _NUMEL).abs() + 1, float(getattr(outer, "beta", 0.9)), _Trial(outer)
+    found = [trial.apply(gradient * (1 - beta ** (step + 1)), None, step) for step in range(_LONG)]
+    apart = max(float((one - found[-1]).abs().max()) for one in found[-_STEPS:])
+    expect(apart < 1e-3, f"declares to take momentum, but steady momentum makes directions {apart:.3g} apart")
+    came = float(trial.apply(torch.zeros(_NUMEL), None, _LONG).abs().max())
+    expect(
+        came < 1e-3, f"declares to take momentum, but where there is none moves by {came:.3g} all the same"
+    )
 
 
 def measuring_is_declared(outer: Outer) -> None:
@@ -164,13 +168,19 @@ def ranks_do_alike(outer: Outer) -> None:
 
 def slots_are_assigned(outer: Outer) -> None:
     """A slot changes by assignment, and the base and the result, which are others', not at all."""
-    trial = _Trial(outer)
+    _slots_are_assigned(outer, torch.float32)
+    if not outer.facts.needs_base:  # which is as wide as slots are, and then so is the result
+        _slots_are_assigned(outer, torch.bfloat16)
+
+
+def _slots_are_assigned(outer: Outer, dtype: torch.dtype) -> None:
+    trial = _Trial(outer, dtype=dtype)
     for step in range(_STEPS):
-        result, base = drawn(step, _NUMEL), drawn(step + 4, _NUMEL)
+        result, base = drawn(step, _NUMEL).to(dtype), drawn(step + 4, _NUMEL)
         with slots_assigned(trial.state):
             trial.apply(result, base if outer.facts.needs_base else None, step)
         expect_left("the base", [base], [drawn(step + 4, _NUMEL)])
-        expect_left("the result, which is not in cx.out,", [result], [drawn(step, _NUMEL)])
+        expect_left("the result, which is not in cx.out,", [result], [drawn(step, _NUMEL).to(dtype)])
 
 
 outer_checks = checks_of(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from relaxcomm.checks.conduct import WatchedSlots
 from relaxcomm.checks.round_trip import context
 from relaxcomm.checks.triggers_hold import Values
 from relaxcomm.data.clients import ROUND_GIVEN_UP, ROUND_LEFT
 from relaxcomm.roles import Payload
 from relaxcomm.roles.payload import finalized, read
-from relaxcomm.step.kept_slots import Slots
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
 
@@ -42,14 +42,15 @@ class PayloadTrial:
         self.bucket = Bucket(0, [Item(name, one) for name, one in zip("ab", tensors, strict=False)])
         kept: list[Tensor | None] = [one.clone() for one in tensors]  # an optimizer's, as it began
         self.cx = context().at(samples=samples, optimizer_state=lambda bucket, slots: kept)
-        self.state = Slots(payload.init(self.bucket), repr(payload))
+        self.state = WatchedSlots(payload.init(self.bucket), repr(payload))
 
     @property
     def parameters(self) -> Tensor:
         return self.bucket.copy()
 
     def moved(self, by: float | Tensor) -> PayloadTrial:
-        """Move the parameters as an optimizer's steps do; returns itself."""
+        """Move the parameters as an optimizer's step does; returns itself."""
+        self.stepped()
         self.bucket.scatter(self.parameters + by)
         for event in heard(self._payload) if self._payload.facts.event is not None else ():
             self.tell(event)
@@ -59,6 +60,15 @@ class PayloadTrial:
         """Tell it of an event, with whatever numbers it asks for."""
         facts = Values(4.0, {"samples": self.cx.samples})
         self._payload.event(self.cx, self.bucket, self.state, event, facts)
+
+    def stepped(self, scale: float = 1.0) -> Tensor:
+        """What gradients of 1, which a GradScaler has made as large, are just before the optimizer's step."""
+        gradients = [torch.full_like(one, scale) for one in self.bucket.tensors]
+        for item, gradient in zip(self.bucket.items, gradients, strict=True):
+            item.tensor.grad = gradient
+        cx = self.cx.at(gradient_scale=None if scale == 1 else torch.tensor(scale))
+        self._payload.before_step(cx, self.bucket, self.state)
+        return torch.cat([one.flatten() for one in gradients])
 
     def read(self, gradient: float | Tensor) -> Tensor:
         """What is exchanged."""

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 
 import torch
 
+from relaxcomm.checks.conduct import slots_assigned
 from relaxcomm.checks.finding import checks_of, expect
-from relaxcomm.checks.in_place import slots_assigned
 from relaxcomm.checks.payload_trial import NUMEL, PayloadTrial, heard
-from relaxcomm.checks.slots_hold import expect_equal, expect_stated
+from relaxcomm.checks.slots_hold import expect_equal, expect_means, expect_stated
 from relaxcomm.data.clients import CLIENT
-from relaxcomm.roles import Payload, State
+from relaxcomm.roles import Payload
 from relaxcomm.roles.payload import read_as
 
 
@@ -19,14 +19,14 @@ def reading_is_declared(payload: Payload) -> None:
     """Where it is read, whether it is the model, how many entries it has, and of which type."""
     facts = payload.facts
     trial = PayloadTrial(payload).moved(0.5)
-    one, other = trial.read(3.0), PayloadTrial(payload).moved(0.5).read(-7.0)
-    trial.finalize(one.clone())
+    there, one, other = trial.parameters, trial.read(3.0), PayloadTrial(payload).moved(0.5).read(-7.0)
+    trial.write(trial.finalize(one / 2))
     follows = not torch.equal(one, other)
     expect(
         follows == (facts.site == "backward"),
         f"declares to be read at {facts.site}, but is {'' if follows else 'not '}made of the gradient",
     )
-    is_model = torch.equal(one, PayloadTrial(payload).moved(0.5).parameters)
+    is_model = torch.equal(one, there) and torch.equal(trial.moved(0.25).read(3.0), trial.parameters)
     expect(is_model == facts.is_model, f"declares is_model={facts.is_model}, but it is {is_model}")
     for dtype in (torch.bfloat16, torch.float64):
         made, declared = (
@@ -43,8 +43,8 @@ def momentum_is_declared(payload: Payload) -> None:
     declared, kept = payload.facts.is_momentum, False
     if payload.facts.site == "backward":
         one, other = PayloadTrial(payload), PayloadTrial(payload)
-        one.finalize(one.read(2.0))
-        other.finalize(other.read(-7.0))
+        one.finalize(one.read(2.0) / 2)  # beside a worker that has none
+        other.finalize(other.read(-7.0) / 2)
         kept = not torch.equal(one.read(0.0), other.read(0.0))
     what = "something of earlier gradients or results" if kept else "nothing of what was before"
     expect(kept == declared, f"of a gradient of 0 it reads {what}: declare is_momentum={kept}")
@@ -86,6 +86,7 @@ def writing_is_declared(payload: Payload) -> None:
 
 def scale_is_undone(payload: Payload) -> None:
     """What a GradScaler multiplies gradients by is not in what is read, and is in what becomes `.grad`."""
+    _step_is_scaled(payload)
     if payload.facts.site != "backward" or payload.facts.moves_model:
         return
     of_half = torch.ones(NUMEL)
@@ -108,6 +109,21 @@ def scale_is_undone(payload: Payload) -> None:
             f"gives .grad {becomes[at]:g}, and {becomes_scaled[at]:g} where a GradScaler divides it by "
             f"{scale.max():g} later: in write, multiply value by cx.gradient_scale unless that is None",
         )
+
+
+def _step_is_scaled(payload: Payload) -> None:
+    """What it adds just before a step is as much larger as the gradients are."""
+    added = []
+    for scale in (1.0, 1024.0):
+        trial = PayloadTrial(payload, dtype=torch.float64).moved(0.5)
+        trial.gradient(trial.finalize(trial.read(3.0) / 2))  # after an exchange it may have more to add
+        added.append(trial.moved(0.25).stepped(scale) - scale)
+    at = int((added[0] * 1024 - added[1]).abs().argmax())
+    expect(
+        torch.allclose(added[0] * 1024, added[1]),
+        f"adds {added[0][at]:g} to a gradient just before the step, and {added[1][at]:g} where a GradScaler "
+        "made it 1024 times as large: in before_step, multiply by cx.gradient_scale unless that is None",
+    )
 
 
 def event_is_declared(payload: Payload) -> None:
@@ -177,27 +193,25 @@ def weight_is_divided_out(payload: Payload) -> None:
 
 
 def slots_are_assigned(payload: Payload) -> None:
-    """A slot changes by assignment."""
-    trial = PayloadTrial(payload)
-    for step in range(4):
-        with slots_assigned(trial.state):
-            result = trial.moved(0.5).read(float(step))
-            payload.write(trial.cx, trial.bucket, trial.state, trial.finalize(result), None)
+    """A slot changes by assignment, and keeps its type where parameters are short."""
+    for trial in (PayloadTrial(payload), PayloadTrial(payload, dtype=torch.bfloat16)):
+        for step in range(4):
+            with slots_assigned(trial.state):
+                value, base = trial.finalize(trial.moved(0.5).read(float(step))), trial.base()
+                trial.gradient(value if base is None else value.to(base.dtype))
 
 
 def slots_are_declared(payload: Payload) -> None:
     """Each slot is declared; what should be equal is, on ranks that have moved apart and get one result."""
-    read: list[State] = []
-    states: list[State] = []
-    for by in (0.25, 0.75):
-        trial = PayloadTrial(payload).moved(by)
-        trial.read(by)
-        read.append(dict(trial.state))
-        trial.gradient(trial.finalize(torch.ones(NUMEL + payload.facts.extra_entries)))
-        states.append(trial.state)
-    expect_stated(states[0], payload.facts.slots)
-    for one, other in (read, states):
-        expect_equal(one, other, payload.facts.slots)
+    trials, slots = [PayloadTrial(payload).moved(by) for by in (0.25, 0.75)], payload.facts.slots
+    states = [trial.state for trial in trials]
+    result = torch.stack([trial.read(by) for trial, by in zip(trials, (0.25, 0.75), strict=True)]).mean(0)
+    expect_equal(states, slots)
+    for trial in trials:
+        trial.gradient(trial.finalize(result.clone()))
+    expect_stated(states[0], slots)
+    expect_equal(states, slots)
+    expect_means(states, slots)
 
 
 payload_checks = checks_of(

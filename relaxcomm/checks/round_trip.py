@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from relaxcomm.checks.conduct import WatchedSlots
 from relaxcomm.errors import UsageError
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.decode import as_dense
 from relaxcomm.roles import Coding, Compressor, Context, State
-from relaxcomm.step.kept_slots import Slots
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.layout import Layout
@@ -66,9 +66,9 @@ def context(
     )
 
 
-def slots(compressor: Compressor, tensor: Tensor, layout: Layout | None = None) -> State:
+def slots(compressor: Compressor, tensor: Tensor, layout: Layout | None = None) -> WatchedSlots:
     """The compressor's first slots, for tensors that lie in a flat one as `layout` has it, or one alone."""
-    return Slots(compressor.init(bucket_of(tensor, layout)), repr(compressor))
+    return WatchedSlots(compressor.init(bucket_of(tensor, layout)), repr(compressor))
 
 
 def encode_decode(

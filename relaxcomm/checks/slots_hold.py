@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, coded_beside, drawn
+from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, coded_beside, drawn, uneven
 from relaxcomm.checks.finding import expect
 from relaxcomm.checks.round_trip import bucket_of, context, encode_decode, slots
 from relaxcomm.network.transport import Membership
@@ -32,14 +32,15 @@ def expect_stated(made: Iterable[str], declared: Collection[str], where: str = "
     expect(not missing, f"keeps {missing}, and its facts' {where} do not say what becomes of them")
 
 
-def expect_equal(one: Mapping[str, Tensor], other: Mapping[str, Tensor], declared: Slots) -> None:
-    for slot in one:
+def expect_equal(states: Sequence[Mapping[str, Tensor]], declared: Slots) -> None:
+    for slot in states[0]:
         if declared.get(slot) in ALIKE:
-            same = torch.equal(one[slot], other[slot])
+            same = all(torch.equal(states[0][slot], other[slot]) for other in states)
             expect(same, f"declares that all ranks hold the same {slot!r}, but they differ")
 
 
-def _expect_means(states: Sequence[Mapping[str, Tensor]], declared: Slots) -> None:
+def expect_means(states: Sequence[Mapping[str, Tensor]], declared: Slots) -> None:
+    """Complain of a slot that should be the mean over ranks of what each has, and is not."""
     for slot in (one for one, how in declared.items() if how == "mean of shares"):
         share = share_of(declared, slot)
         mean = torch.stack([state[share] for state in states]).mean(0)
@@ -74,14 +75,14 @@ def outer_slots(outer: Outer) -> None:
 
 def compressor_slots(compressor: Compressor) -> None:
     """Each slot is declared; what should be equal is, on workers that saw the same messages."""
-    facts, tensors = compressor.facts, (drawn(5), drawn(6))
+    facts, tensors = compressor.facts, (drawn(5), uneven(6))
     for layout in LAYOUTS:
         states = [slots(compressor, one, layout) for one in tensors]
         begun = dict(states[0])
         expect_stated(begun, facts.slots)
         coded_beside(compressor, *tensors, *states, layout=layout)
-        expect_equal(states[0], states[1], facts.slots)
-        _expect_means(states, facts.slots)
+        expect_equal(states, facts.slots)
+        expect_means(states, facts.slots)
     lost = [
         slot
         for slot, how in facts.slots.items()
@@ -145,7 +146,7 @@ def _check_service(exchange: Exchange) -> None:
     declared = exchange.exported(_OUTER)
     for state, size in zip(exported, shard_sizes(NUMEL, _SIZE), strict=False):
         expect_stated(state, declared, "service")
-        expect_equal(state, exported[0], declared)
+        expect_equal([state, exported[0]], declared)
         for name, value in state.items():
             is_part = list(value.shape) == [size]
             if declared[name] == "part":

@@ -10,12 +10,11 @@ from typing import Any
 from relaxcomm.checks.algorithms_hold import algorithm_checks
 from relaxcomm.checks.compositions import algorithm_around
 from relaxcomm.checks.compressor_facts_hold import compressor_checks
+from relaxcomm.checks.conduct import attributes, global_states, left_alone, nothing_is_added
 from relaxcomm.checks.controllers_hold import controller_checks
 from relaxcomm.checks.declarations import declaration_checks, name_is_declared
 from relaxcomm.checks.exchange_facts_hold import exchange_checks
 from relaxcomm.checks.finding import Finding, attempt, unending
-from relaxcomm.checks.global_generators import global_states, left_alone
-from relaxcomm.checks.in_place import attributes, nothing_is_added
 from relaxcomm.checks.outers_hold import outer_checks
 from relaxcomm.checks.partitions_hold import partition_checks
 from relaxcomm.checks.payloads_hold import payload_checks

@@ -14,15 +14,21 @@ from torch import Tensor
 
 from relaxcomm.checks import slots_hold
 from relaxcomm.checks.compressor_trials import drawn
+from relaxcomm.checks.conduct import (
+    ALIKE,
+    WatchedSlots,
+    expect_from_start,
+    expect_left,
+    global_states,
+    left_alone,
+    no_clock_asked,
+    slots_assigned,
+)
 from relaxcomm.checks.finding import Broken, checks_of, expect
-from relaxcomm.checks.global_generators import ALIKE, global_states, left_alone
-from relaxcomm.checks.in_place import expect_left, slots_assigned
 from relaxcomm.checks.round_trip import context
-from relaxcomm.checks.run_clock import expect_from_start, no_clock_asked
 from relaxcomm.checks.world_sizes import OF, RANKS
 from relaxcomm.roles import Context, Observation, Trigger, VotingTrigger
 from relaxcomm.roles.returned import is_yes
-from relaxcomm.step.kept_slots import Slots
 
 _PERIODS, _LEAST_STEPS = 3, 128
 _OTHERS = (
@@ -150,7 +156,7 @@ def _firings(
 ) -> Iterator[bool]:
     """Whether it fires in each step, with its event and, where it votes, after its own vote alone; as it
     sees them in a run or, to find whether it looks, with counts of exchanges and samples."""
-    state = Slots(trigger.init_vote() if isinstance(trigger, VotingTrigger) else {}, repr(trigger))
+    state = WatchedSlots(trigger.init_vote() if isinstance(trigger, VotingTrigger) else {}, repr(trigger))
     for step in range(steps):
         cx = _observed(step, Values(1.0), trigger.facts.event, rank, start)
         cx = _Counting(**vars(cx.at(round=step, samples=step + 2))) if counts else cx
@@ -215,7 +221,7 @@ def votes_are_declared(trigger: Trigger) -> None:
     if not isinstance(trigger, VotingTrigger):
         expect(not trigger.facts.looks_at, f"looks at {set(trigger.facts.looks_at)}, but nobody votes")
         return
-    state, values = Slots(trigger.init_vote(), repr(trigger)), Values(1.0)
+    state, values = WatchedSlots(trigger.init_vote(), repr(trigger)), Values(1.0)
     for step in range(_LEAST_STEPS):
         seen = _seen(step)
         with slots_assigned(state):

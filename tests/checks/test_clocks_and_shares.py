@@ -12,8 +12,8 @@ import torch
 from relaxcomm.checks import algorithms_hold
 from relaxcomm.checks.algorithms_hold import algorithm_checks
 from relaxcomm.checks.compositions import algorithm_around
+from relaxcomm.checks.conduct import attributes, nothing_is_added
 from relaxcomm.checks.finding import Broken, attempt
-from relaxcomm.checks.in_place import attributes, nothing_is_added
 from relaxcomm.plugin import Dense, Membership
 from relaxcomm.primitives import (
     adagrad,

@@ -8,8 +8,8 @@ from typing import ClassVar
 import pytest
 import torch
 
+from relaxcomm.checks.conduct import attributes, nothing_is_added
 from relaxcomm.checks.finding import attempt
-from relaxcomm.checks.in_place import attributes, nothing_is_added
 from relaxcomm.plugin import (
     AllGather,
     Compressor,

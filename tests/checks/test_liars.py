@@ -106,6 +106,20 @@ CHECKS: dict[type, Callable[[Any], dict[str, Callable[[], None]]]] = {
 }
 NOTHING: frozenset[str] = frozenset()
 # Of whom, what is declared falsely, and which check finds it.
+
+
+@frozen
+class momentum_of_its_own(signs):
+    facts = replace(signs.facts, slots={"first": "equal"})
+
+    def init(self, bucket):
+        return {"first": bucket.zeros()}
+
+    def apply(self, cx, bucket, state, result, base):
+        state["first"] = 0.9 * state["first"] + result
+        return state["first"].sign()
+
+
 LIES: list[tuple[Any, dict[str, Any], str]] = [
     (relative_gradient_change(threshold=0.1), {"slots": {}}, "carried"),
     (deltas(), {"slots": {}}, "carried"),
@@ -203,7 +217,7 @@ LIES: list[tuple[Any, dict[str, Any], str]] = [
     (sgd(lr=0.5), {"needs_base": False}, "base"),
     (sgd(lr=0.5), {"needs_learning_rate": True}, "rate"),
     (slowmo(lr=1.0, momentum=0.5), {"needs_learning_rate": False}, "rate"),
-    (signs(), {"needs_momentum": True}, "momentum"),
+    (momentum_of_its_own(), {"needs_momentum": True}, "momentum"),
     (signs(), {"returns_direction": False}, "direction"),
     (average(), {"returns_direction": True}, "direction"),
     (sgd(lr=0.5), {"measures": True}, "measuring"),

@@ -1,0 +1,227 @@
+"""Parts of published methods, as their papers have them, pass; with a mistake in them they do not."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from relaxcomm.plugin import AllReduce, Compressor, Exchange, Outer, Payload, Stage, finish, frozen
+from relaxcomm.primitives import (
+    all_reduce,
+    deltas,
+    error_feedback,
+    gradients,
+    identity,
+    norm_test,
+    parameters,
+    sgd,
+    signs,
+    top_k,
+)
+from tests.checks.test_liars import found, liar, momentum_of_its_own
+
+SHARES = {"anchor": "equal", "mine": "share", "all": "mean of shares", "path": "equal"}
+
+
+@frozen
+class controlled_deltas(deltas):
+    """SCAFFOLD's: local steps go by `g_n + c - c_n`."""
+
+    facts = replace(deltas().facts, slots=SHARES)
+
+    def init(self, bucket):
+        return {**super().init(bucket), **{name: bucket.zeros() for name in ("mine", "all", "path")}}
+
+    def difference(self, cx, bucket, state):
+        return None
+
+    def before_step(self, cx, bucket, state):
+        correction = (state["all"] - state["mine"]) * (cx.gradient_scale or 1.0)
+        for item, view in zip(bucket.items, bucket.views(correction), strict=True):
+            item.grad.add_(view)
+        state["path"] = state["path"] + cx.learning_rate(bucket)
+
+    def read(self, cx, bucket, state, out):
+        moved = super().read(cx, bucket, state, out)
+        state["mine"] = state["mine"] - state["all"] + moved / state["path"]
+        return moved
+
+    def finalize(self, cx, bucket, state, result):
+        state["all"], state["path"] = result / state["path"], torch.zeros_like(state["path"])
+        return result
+
+
+@frozen
+class d2_points(Payload):
+    """D2's: `x + p - p_last`, with p that a local step made of x; at first the parameters themselves."""
+
+    facts = replace(parameters.facts, is_model=False, slots={"mixed": "mean", "moved": "mean"})
+
+    def init(self, bucket):
+        return {"mixed": bucket.copy(), "moved": bucket.copy()}
+
+    def read(self, cx, bucket, state, out):
+        moved = bucket.copy()
+        out.copy_(state["mixed"] + moved - state["moved"])
+        state["moved"] = moved
+        return out
+
+    def write(self, cx, bucket, state, value, snapshot):
+        state["mixed"] = value.to(state["mixed"].dtype, copy=True)
+        bucket.scatter(value)
+
+
+@frozen
+class tracked_gradients(gradients):
+    """Those of gradient tracking: `y + g - g_last`, of which y is the mixture."""
+
+    facts = replace(gradients.facts, is_momentum=True, slots={"track": "mean", "last": "mean"})
+
+    def init(self, bucket):
+        return {"track": bucket.zeros(), "last": bucket.zeros()}
+
+    def read(self, cx, bucket, state, out):
+        own = super().read(cx, bucket, state, out).to(state["last"].dtype, copy=True)
+        out.copy_(state["track"] + own - state["last"])
+        state["last"] = own
+        return out
+
+    def finalize(self, cx, bucket, state, result):
+        state["track"] = result.to(state["track"].dtype, copy=True)
+        return result
+
+
+@frozen
+class adam_of_momentum(Outer):
+    """1-bit Adam's direction, which its authors do not correct for moments that begin at 0."""
+
+    beta: float = 0.9
+
+    facts = replace(signs.facts, needs_momentum=True, slots={"first": "equal", "second": "equal"})
+
+    def init(self, bucket):
+        return {"first": bucket.zeros(), "second": bucket.zeros()}
+
+    def kept(self, result):
+        return result.float()
+
+    def apply(self, cx, bucket, state, result, base):
+        gradient = (result - self.beta * state["first"]) / (1 - self.beta)
+        state["first"] = self.kept(result)
+        state["second"] = 0.99 * state["second"] + 0.01 * gradient.square()
+        return result / (state["second"].sqrt() + 1e-3)
+
+
+@frozen
+class partial_mean(Exchange):
+    """CSER's: what a message leaves out stays where it was, and comes later."""
+
+    facts = replace(all_reduce.facts, same_result=False, takes_divided=False, memory="lossless")
+
+    def run(self, cx, tensor, compressor, state):
+        own = tensor.clone()
+        coding = compressor.encode_decode(cx, tensor, state, keep_sent=True)
+        message = next(coding)
+        mean, sent = finish(coding, [(1.0, type(message)((yield AllReduce(message.tensor, "mean"))))])
+        return own - sent + mean
+
+    def stages(self, world_size, topology):
+        return [Stage(AllReduce)]
+
+
+@pytest.mark.parametrize(
+    ("primitive", "checks"),
+    [
+        (controlled_deltas(), ["reading", "gradient scale", "one entry", "slots", "carried"]),
+        (d2_points(), ["reading", "move", "writing", "slots", "carried"]),
+        (tracked_gradients(), ["reading", "momentum", "gradient scale", "slots", "carried"]),
+        (adam_of_momentum(), ["momentum", "direction", "ranks", "slots", "carried"]),
+        (partial_mean(), ["memory", "results", "traffic", "slots"]),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_right(primitive, checks):
+    assert {check: found(primitive, check) for check in checks} == dict.fromkeys(checks)
+
+
+def unscaled(self: Any, cx: Any, bucket: Any, state: Any) -> None:
+    type(self).__mro__[1].before_step(self, cx.at(gradient_scale=None), bucket, state)
+
+
+def asks_the_clock(method: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(*given: Any, **named: Any) -> Any:
+        time.perf_counter()
+        return method(*given, **named)
+
+    return timed
+
+
+def writes_on(self: Any, cx: Any, bucket: Any, state: Any, result: Any, base: Any) -> Any:
+    first = 0.9 * state["first"] + result
+    state["first"] = first
+    return first.sign_()
+
+
+CLOCK = "asks a clock of the machine, perf_counter()"
+
+
+@pytest.mark.parametrize(
+    ("primitive", "check", "said"),
+    [
+        (
+            liar(controlled_deltas(), {}, before_step=unscaled),
+            "gradient scale",
+            "made it 1024 times as large: in before_step, multiply by cx.gradient_scale",
+        ),
+        (liar(d2_points(), {"is_model": True}), "reading", "declares is_model=True, but it is False"),
+        (liar(tracked_gradients(), {"is_momentum": False}), "momentum", "declare is_momentum=True"),
+        (liar(partial_mean(), {"memory": "none"}), "memory", "what messages leave out comes later"),
+        (
+            liar(momentum_of_its_own(), {}, apply=writes_on),
+            "slots",
+            "writes into its slots ['first'] in place",
+        ),
+        (
+            liar(adam_of_momentum(), {}, kept=lambda self, result: result),
+            "slots",
+            "set its slot 'first' to [12] torch.bfloat16, and init made [12] torch.float32",
+        ),
+        (liar(sgd(lr=0.5), {}, apply=asks_the_clock(sgd.apply)), "slots", CLOCK),
+        (liar(deltas(), {}, read=asks_the_clock(deltas.read)), "slots", CLOCK),
+        (liar(identity(), {}, encode_decode=asks_the_clock(identity.encode_decode)), "slots", CLOCK),
+        (
+            liar(norm_test(rule=0, tolerance=0.5), {}, decide=asks_the_clock(norm_test.decide)),
+            "needs",
+            CLOCK,
+        ),
+    ],
+    ids=lambda one: one if isinstance(one, str) else type(one).__mro__[1].__name__,
+)
+def test_wrong(primitive, check, said):
+    assert said in found(primitive, check)
+
+
+@frozen
+class keeps_what_it_is_lent(Compressor):
+    """A slot that is assigned the tensor keeps a copy, so that its memory may be written into later."""
+
+    facts = replace(identity.facts, slots={"last": "fresh"})
+
+    def init(self, bucket):
+        return {"last": bucket.zeros()}
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        state["last"] = tensor if tensor.dtype == torch.float32 else tensor.float()
+        result, sent = yield from identity().encode_decode(cx, tensor, state, keep_sent=keep_sent)
+        return (result if keep_sent else tensor.copy_(result)), sent
+
+    def message_bytes(self, numel, element_bytes):
+        return numel * element_bytes
+
+
+@pytest.mark.parametrize("coder", [keeps_what_it_is_lent(), error_feedback(top_k(density=0.1))], ids=repr)
+def test_slots_may_hold_what_is_lent(coder):
+    assert found(coder, "slots") is None
