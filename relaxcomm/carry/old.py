@@ -83,7 +83,8 @@ class Old:
 
 def is_settled(rule: Rule) -> bool:
     """Whether its late results are new parameters, which need nothing else to be written."""
-    averages = rule.payload.facts.is_model and rule.outer.facts.averages
+    facts = rule.payload.facts
+    averages = facts.is_model and not facts.keeps_local and rule.outer.facts.averages
     return averages or rule.exchange.facts.returns == "base"
 
 

@@ -6,6 +6,7 @@ import copy
 import random
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
@@ -18,7 +19,8 @@ from relaxcomm.carry.random_numbers import carried_random
 from relaxcomm.data import Progress
 from relaxcomm.engine import attach
 from relaxcomm.network.transport import Membership
-from relaxcomm.primitives import all_reduce, deltas, every
+from relaxcomm.plugin import frozen
+from relaxcomm.primitives import all_reduce, deltas, every, parameters
 from relaxcomm.topology import from_networkx
 
 DIM = 6
@@ -183,6 +185,30 @@ def test_what_is_late_keeps_its_round_and_samples():
     for state in loaded(3, states, algorithm):
         (late,) = state["engine"]["late_parameters"]
         assert late[6:] == [1, 2]
+
+
+@frozen
+class pulled(parameters):
+    """Half of the way to where all were when they sent."""
+
+    facts = replace(parameters.facts, keeps_local=True)
+
+    def write(self, cx, bucket, state, value, snapshot):
+        bucket.scatter(torch.lerp(bucket.copy(), value, 0.5))
+
+
+def test_half_of_the_way_to_a_late_mean_is_gone_all_the_same():
+    rule = Rule(trigger=every(steps=2), payload=pulled(), exchange=all_reduce(), delay=2)
+
+    def ended(run):
+        state = run.export()
+        run.engine.close()
+        return state, run.model.weight.detach()
+
+    ran = simulate(lambda group: ended(Run(group, Algorithm((rule,))).train(3)), 3)
+    states = [state for state, _ in ran]
+    for _, weight in simulate(lambda group: ended(Run(group, Algorithm((rule,))).load(states)), 2):
+        assert torch.allclose(weight, ran[0][1])
 
 
 def test_buffers_and_tied_weights_are_carried():
