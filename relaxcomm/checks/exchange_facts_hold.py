@@ -24,7 +24,6 @@ from relaxcomm.checks.exchange_trials import (
     topology_of,
 )
 from relaxcomm.checks.exchanges_hold import (
-    coder_for,
     expect_kinds,
     results_are_declared,
     slots_are_assigned,
@@ -52,7 +51,7 @@ def accepted_kinds_come_through(exchange: Exchange) -> None:
         if coder is None or (coder.facts.follows_results and not exchange.facts.several_rounds):
             continue
         try:
-            results = torch.stack([one.result for one in exchanged(exchange, coder, size)])
+            results = torch.stack([one.result for one in exchanged(exchange, size, coder)])
         except Exception as error:  # a plug-in may raise anything
             raise Broken(f"declares to accept {kind} messages, but raises {told(error)}") from error
         if kind == MAXIMUM:
@@ -67,7 +66,7 @@ def taking_part_is_declared(exchange: Exchange) -> None:
     """Without the last rank the others can go on, or not."""
     size = size_of(exchange)
     try:
-        exchanged(exchange, coder_for(exchange), size, absent={size - 1}, steps=_STEPS)
+        exchanged(exchange, size, absent={size - 1}, steps=_STEPS)
         alone = True
     except CommunicationError:
         alone = False
@@ -82,7 +81,7 @@ def rounds_are_declared(exchange: Exchange) -> None:
         return
     size = size_of(exchange)
     try:
-        found = exchanged(exchange, in_two_rounds(), size)
+        found = exchanged(exchange, size, in_two_rounds())
     except Exception as error:
         raise Broken(f"declares several rounds, but a second message raises {told(error)}") from error
     expect_kinds(found, 2 * [*stages_of(exchange, size, topology_of(exchange, size))], size)
@@ -90,9 +89,9 @@ def rounds_are_declared(exchange: Exchange) -> None:
 
 def returns_are_declared(exchange: Exchange) -> None:
     """Votes are of size 1, a base is where the parameters were, and a mean of zeros is zero."""
-    size, coder, zeros = size_of(exchange), coder_for(exchange), torch.zeros(NUMEL)
+    size, zeros = size_of(exchange), torch.zeros(NUMEL)
     if exchange.facts.returns == "votes":
-        results = [one.result for one in exchanged(exchange, coder, size)]
+        results = [one.result for one in exchanged(exchange, size)]
         expect(
             all(bool((one.abs() == 1).all()) for one in results), "declares votes, but returns other numbers"
         )
@@ -100,7 +99,7 @@ def returns_are_declared(exchange: Exchange) -> None:
     if exchange.facts.follows_parameters:
         return
     begun = mean_of(size)
-    found = exchanged(exchange, coder, size, put_in=lambda rank: zeros.clone(), start=lambda rank: begun)
+    found = exchanged(exchange, size, put_in=lambda rank: zeros.clone(), start=begun)
     expected = begun if exchange.facts.returns == "base" else zeros
     off = max(float((one.result - expected).abs().max()) for one in found)
     expect(
@@ -116,7 +115,7 @@ def robustness_is_declared(exchange: Exchange) -> None:
     others = torch.stack([drawn(rank) for rank in range(1, size)])
     for bad in (1e30, -1e30, math.nan, math.inf, -math.inf):
         put_in = partial(_but_rank_0, bad)
-        result = exchanged(exchange, coder_for(exchange), size, put_in=put_in)[0].result
+        result = exchanged(exchange, size, put_in=put_in)[0].result
         within = (result >= others.amin(0)) & (result <= others.amax(0))
         expect(bool(within.all()), f"declares a robust mean, but entries of {bad} on one rank move it")
 
@@ -136,7 +135,7 @@ def memory_is_declared(exchange: Exchange) -> None:
         return start + (drawn(rank) if rank else 0)
 
     coder = top_k(density=0.25) if SPARSE in accepts else random_k(density=0.25)
-    found = exchanged(exchange, coder, size, put_in=put_in, start=lambda rank: start.clone(), steps=ROUNDS)
+    found = exchanged(exchange, size, coder, put_in=put_in, start=start, steps=ROUNDS)
     apart = max(float((one.result - mean_of(size, put_in)).norm()) for one in found)
     begun = max(float((put_in(rank) - mean_of(size, put_in)).norm()) for rank in range(size))
     if declared:
@@ -152,24 +151,18 @@ def division_is_declared(exchange: Exchange) -> None:
     if not exchange.facts.takes_divided:
         return
     size = sizes_of(exchange)[-1]
-    found = exchanged(
-        exchange, coder_for(exchange), size, put_in=lambda rank: drawn(rank) / size, divided=True
-    )
+    found = exchanged(exchange, size, put_in=lambda rank: drawn(rank) / size, divided=True)
     off = max(float((one.result - mean_of(size)).abs().max()) for one in found)
     expect(off < 1e-5, f"declares to take what is divided already, but the mean is {off:.3g} off")
 
 
 def use_of_outer_is_declared(exchange: Exchange) -> None:
     """Half as far by an outer that goes half as far, where its service applies it."""
-
-    def start(rank: int) -> Tensor:
-        return torch.zeros(NUMEL)
-
     if exchange.facts.returns != "base":
         expect(not exchange.facts.applies_outer, "declares to apply the outer, but returns no base")
         return
     whole, half = (
-        exchanged(exchange, coder_for(exchange), size_of(exchange), start=start, outer=outer)
+        exchanged(exchange, size_of(exchange), start=torch.zeros(NUMEL), outer=outer)
         for outer in (average(), sgd(lr=0.5))
     )
     factor = 0.5 if exchange.facts.applies_outer else 1.0

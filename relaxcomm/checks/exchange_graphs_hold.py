@@ -10,6 +10,7 @@ from torch import Tensor
 from relaxcomm.checks.compressor_trials import drawn
 from relaxcomm.checks.exchange_trials import (
     ROUNDS,
+    coder_for,
     exchanged,
     mean_of,
     size_of,
@@ -17,7 +18,6 @@ from relaxcomm.checks.exchange_trials import (
     takes,
     topology_of,
 )
-from relaxcomm.checks.exchanges_hold import coder_for
 from relaxcomm.checks.finding import expect
 from relaxcomm.primitives.compressors.top_k import top_k
 from relaxcomm.roles import Exchange
@@ -38,7 +38,7 @@ def use_of_topologies_is_declared(exchange: Exchange) -> None:
         "graph": (ring(), star()),
         "groups": (hierarchical(sizes=(size - 2, 2)), in_groups),
     }[exchange.facts.topology]
-    one, other = (exchanged(exchange, coder_for(exchange), size, topology=graph) for graph in graphs)
+    one, other = (exchanged(exchange, size, topology=graph) for graph in graphs)
     same = all(a.sent == b.sent and torch.equal(a.result, b.result) for a, b in zip(one, other, strict=True))
     if exchange.facts.topology == "complete":
         expect(same, f"declares to exchange with all ranks, but {graphs[0]!r} and {graphs[1]!r} differ")
@@ -56,8 +56,8 @@ def kept_state_is_declared(exchange: Exchange) -> None:
     size, coder = size_of(exchange), top_k(density=0.5) if SPARSE in facts.accepts else coder_for(exchange)
     for graph in () if facts.follows_parameters else (topology_of(exchange, size), *_one_way(exchange, size)):
         own, one, other = (
-            exchanged(exchange, coder, size, start=start, topology=graph)
-            for start in (None, lambda rank: drawn(8), lambda rank: drawn(9))
+            exchanged(exchange, size, coder, start=start, topology=graph)
+            for start in (None, drawn(8), drawn(9))
         )
         off = max(float((a.result - b.result).abs().max()) for a, b in zip(one, other, strict=True))
         if coder.facts.linear and _off([ended.held for ended in own], size) < 1e-5:
@@ -73,16 +73,14 @@ def one_way_links_even_out(exchange: Exchange) -> None:
     """Over a graph in which ranks do not give as much as they take, if it is taken, none counts for more."""
     size, agreed = size_of(exchange), drawn(0)
     for graph in _one_way(exchange, size):
-        alike = exchanged(
-            exchange, coder_for(exchange), size, put_in=lambda rank: agreed.clone(), steps=3, topology=graph
-        )
+        alike = exchanged(exchange, size, put_in=lambda rank: agreed.clone(), steps=3, topology=graph)
         off = max(float((one.result - agreed).abs().max()) for one in alike)
         expect(
             off < 1e-4,
             f"over links that go one way ranks that agree part, {off:.3g} off: send a weight along, mixed as "
             "the tensor is, and divide by what has come of it",
         )
-        off = _off([one.held for one in exchanged(exchange, coder_for(exchange), size, topology=graph)], size)
+        off = _off([one.held for one in exchanged(exchange, size, topology=graph)], size)
         expect(
             off < 1e-4,
             f"over links that go one way the mean of what ranks hold is {off:.3g} off: give all of it away, "
@@ -100,14 +98,7 @@ def _come_together_over_changes(exchange: Exchange) -> None:
     size, start, graphs = sizes_of(exchange)[-1], drawn(0), (complete(), ring(), star())
 
     def apart(topology: Topology) -> float:
-        found = exchanged(
-            exchange,
-            coder_for(exchange),
-            size,
-            steps=ROUNDS,
-            topology=topology,
-            start=lambda rank: start.clone(),
-        )
+        found = exchanged(exchange, size, steps=ROUNDS, topology=topology, start=start)
         return max(float((one.result - found[0].result).abs().max()) for one in found)
 
     changing = apart(in_turn(topologies=graphs))

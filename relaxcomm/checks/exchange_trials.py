@@ -17,10 +17,13 @@ from relaxcomm.checks.world_sizes import LARGEST
 from relaxcomm.errors import TopologyError
 from relaxcomm.network import InProcessGroup, simulate
 from relaxcomm.network.operations import Label, Neighbors, Operation, Request
+from relaxcomm.primitives.compressors.identity import identity
+from relaxcomm.primitives.compressors.sign import sign
 from relaxcomm.primitives.outers.average import average
 from relaxcomm.roles import Compressor, Exchange, Outer
 from relaxcomm.roles.exchange import slots_in_run
 from relaxcomm.roles.returned import entries
+from relaxcomm.tensors.messages import DENSE
 from relaxcomm.tensors.unshared import UnsharedState
 from relaxcomm.topology import Topology, complete, from_networkx, hierarchical, in_turn
 
@@ -93,6 +96,11 @@ def size_of(exchange: Exchange) -> int:
     return 3 if 3 in sizes else sizes[-1]
 
 
+def coder_for(exchange: Exchange) -> Compressor:
+    """A compressor whose messages the exchange takes."""
+    return identity() if DENSE in exchange.facts.accepts else sign()
+
+
 def mean_of(size: int, put_in: Callable[[int], Tensor] = drawn) -> Tensor:
     """What all ranks put in, on average."""
     return torch.stack([put_in(rank) for rank in range(size)]).mean(0)
@@ -100,11 +108,11 @@ def mean_of(size: int, put_in: Callable[[int], Tensor] = drawn) -> Tensor:
 
 def exchanged(
     exchange: Exchange,
-    compressor: Compressor,
     size: int,
+    compressor: Compressor | None = None,
     *,
     put_in: Callable[[int], Tensor] = drawn,
-    start: Callable[[int], Tensor] | None = None,
+    start: Tensor | None = None,
     topology: Topology | None = None,
     steps: int = 1,
     absent: Collection[int] = (),
@@ -117,10 +125,10 @@ def exchanged(
 
     Args:
         exchange: what is tried.
-        compressor: what encodes.
         size: number of ranks.
+        compressor: what encodes; `coder_for` the exchange unless given.
         put_in: what each puts in, `[numel]`; what comes out is put in by the next exchange.
-        start: the parameters at the beginning; those that are put in unless given.
+        start: the parameters of all at the beginning; what each puts in unless given.
         topology: the configured one.
         steps: number of exchanges.
         absent: ranks that leave before the first exchange.
@@ -130,13 +138,15 @@ def exchanged(
         apart: steps from one exchange to the next.
     """
 
+    compressor = compressor or coder_for(exchange)
+
     def rank(group: InProcessGroup) -> Ended | None:
         transport, tensor = group.transport(), put_in(group.rank())
         written: list[str] = []
         taken, sent_to = set[Kinds](), set[tuple[int, int]]()
         known = replace(context(group.rank(), size), divided=divided, exact=exact)
         cx = replace(known, topology=topology or topology_of(exchange, size))
-        bucket = bucket_of((start or put_in)(group.rank()).clone())
+        bucket = bucket_of((put_in(group.rank()) if start is None else start).clone())
         state = WatchedSlots(slots_in_run(exchange, bucket, compressor, cx.membership), repr(exchange))
         served = exchange.serve(cx, bucket, compressor, outer)
         if served is not None:

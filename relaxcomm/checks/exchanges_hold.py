@@ -14,6 +14,7 @@ from relaxcomm.checks.exchange_trials import (
     ROUNDS,
     Ended,
     Kinds,
+    coder_for,
     exchanged,
     mean_of,
     pairs_in_turn,
@@ -23,21 +24,13 @@ from relaxcomm.checks.exchange_trials import (
 )
 from relaxcomm.checks.finding import expect
 from relaxcomm.composition.exchange_cost import exchange_cost, stages_of
-from relaxcomm.primitives.compressors.identity import identity
-from relaxcomm.primitives.compressors.sign import sign
-from relaxcomm.roles import Compressor, Exchange, Stage
+from relaxcomm.roles import Exchange, Stage
 from relaxcomm.tensors.layout import one_tensor
-from relaxcomm.tensors.messages import DENSE
 from relaxcomm.tensors.precision import HALVES
 
 _FEW = 12  # entries, beside which a header shows
 _STEPS = 2  # neighbours, of which every other one may be unlike
 _APART = 12  # steps from one exchange to the next: 2, 3 or 4 turns that follow cx.step stay at the first
-
-
-def coder_for(exchange: Exchange) -> Compressor:
-    """A compressor whose messages the exchange takes."""
-    return identity() if DENSE in exchange.facts.accepts else sign()
 
 
 def traffic_is_declared(exchange: Exchange) -> None:
@@ -49,14 +42,9 @@ def traffic_is_declared(exchange: Exchange) -> None:
 
 def _traffic_is_declared(exchange: Exchange, size: int, numel: int, dtype: torch.dtype) -> None:
     """Of entries of a type; means of halves are rounded once, as of parameters."""
-    compressor, exact = coder_for(exchange), dtype in HALVES
+    exact = dtype in HALVES
     found = exchanged(
-        exchange,
-        compressor,
-        size,
-        put_in=lambda rank: drawn(rank, numel=numel).to(dtype),
-        steps=_STEPS,
-        exact=exact,
+        exchange, size, put_in=lambda rank: drawn(rank, numel=numel).to(dtype), steps=_STEPS, exact=exact
     )
     layout, topology = one_tensor(numel), topology_of(exchange, size)
     stages = stages_of(exchange, size, topology, exact=exact)
@@ -69,7 +57,7 @@ def _traffic_is_declared(exchange: Exchange, size: int, numel: int, dtype: torch
             f"declares the pairs {sorted(pairs or ())} of operation {number}, sent over {sorted(used)}, "
             f"(rank, other), on {size} ranks",
         )
-    cost = exchange_cost(exchange, compressor, layout, dtype.itemsize, size, topology, exact=exact)
+    cost = exchange_cost(exchange, coder_for(exchange), layout, dtype.itemsize, size, topology, exact=exact)
     seen = sum(one.sent for one in found) / size / _STEPS
     headers = 0 if exchange.facts.collective else 64 * size  # of answers
     of_type = " in bfloat16" if exact else ""
@@ -95,13 +83,13 @@ def _named(kinds: Kinds) -> str:
 
 def results_are_declared(exchange: Exchange) -> None:
     """Ranks that should end with the same tensor do, and a mean is the mean."""
-    compressor, sizes = coder_for(exchange), sizes_of(exchange)
+    is_linear, sizes = coder_for(exchange).facts.linear, sizes_of(exchange)
     for size in sizes:
-        results = torch.stack([one.result for one in exchanged(exchange, compressor, size)])
+        results = torch.stack([one.result for one in exchanged(exchange, size)])
         if exchange.facts.same_result:
             same = bool((results == results[0]).all())
             expect(same, f"declares the same result on all ranks, but they differ on {size} ranks")
-        if compressor.facts.linear and exchange.facts.returns == "mean":
+        if is_linear and exchange.facts.returns == "mean":
             off = float((results.mean(0) - mean_of(size)).abs().max())
             expect(
                 off < 1e-5,
@@ -110,7 +98,7 @@ def results_are_declared(exchange: Exchange) -> None:
             )
     if exchange.facts.returns in ("mean", "robust mean") and not exchange.facts.same_result:
         _come_closer(exchange, sizes[-1])
-        if compressor.facts.linear and exchange.facts.returns == "mean" and exchange.facts.collective:
+        if is_linear and exchange.facts.returns == "mean" and exchange.facts.collective:
             _all_mix(exchange, sizes[-1])
 
 
@@ -123,8 +111,7 @@ def _groups_of(exchange: Exchange, size: int) -> Sequence[Sequence[int]]:
 def _come_closer(exchange: Exchange, size: int) -> None:
     """Ranks that need not end alike mix what they have, in each group, be it slowly."""
     groups = _groups_of(exchange, size)
-    start = drawn(size)
-    found = exchanged(exchange, coder_for(exchange), size, steps=ROUNDS, start=lambda rank: start.clone())
+    found = exchanged(exchange, size, steps=ROUNDS, start=drawn(size))
 
     def apart(held: Sequence[Tensor]) -> float:
         of_groups = (torch.stack([held[rank] for rank in group]) for group in groups)
@@ -147,16 +134,8 @@ def _all_mix(exchange: Exchange, size: int) -> None:
 
     in_turn = pairs_in_turn(exchange, size)
     otherwise = "" if in_turn is None else ", or, unless pairs may take turns, declare needs_fixed_graph"
-    found = exchanged(
-        exchange,
-        coder_for(exchange),
-        size,
-        steps=ROUNDS,
-        put_in=mark,
-        start=lambda rank: torch.zeros(NUMEL),
-        topology=in_turn,
-        apart=_APART,
-    )
+    zeros = torch.zeros(NUMEL)
+    found = exchanged(exchange, size, steps=ROUNDS, put_in=mark, start=zeros, topology=in_turn, apart=_APART)
     for group in _groups_of(exchange, size):
         for to, begun in product(group, group):
             expect(
@@ -170,7 +149,6 @@ def _all_mix(exchange: Exchange, size: int) -> None:
 def slots_are_assigned(exchange: Exchange) -> None:
     """A slot changes by assignment, also one that follows parameters, which have moved apart."""
     sizes = sizes_of(exchange)
-    start = drawn(sizes[-1])
     for size in sizes:
-        for one in exchanged(exchange, coder_for(exchange), size, steps=4, start=lambda rank: start.clone()):
+        for one in exchanged(exchange, size, steps=4, start=drawn(sizes[-1])):
             expect_assigned(sorted(set(one.written)))

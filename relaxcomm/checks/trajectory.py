@@ -1,4 +1,4 @@
-"""What a composition makes of given local steps, on simulated ranks."""
+"""What a composition makes of given local steps, and what operations bring back, on simulated ranks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from relaxcomm.composition.rule import Rule
 from relaxcomm.engine import attach
 from relaxcomm.errors import UsageError
 from relaxcomm.fields.validation import shown
-from relaxcomm.network import InProcessGroup
+from relaxcomm.network import InProcessGroup, simulate
+from relaxcomm.network.operations import Label, Operation, Received
 from relaxcomm.topology import Topology
 
 
@@ -77,3 +78,28 @@ def trajectory(
             return torch.stack(seen)
 
     return torch.stack(quietly(program, steps.shape[1]), dim=1).view_as(given)
+
+
+def perform(operations: Sequence[Operation]) -> list[Received]:
+    """Issue one operation on each simulated rank, and wait for what it receives.
+
+    Args:
+        operations: that of rank r at place r; all of one kind. A `Request` needs a service, so it cannot be
+            among them.
+
+    Returns: what each rank receives, in rank order.
+
+    Raises: CommunicationError or DeadlockError for operations that do not fit each other.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm import perform
+        >>> from relaxcomm.plugin import AllReduce
+        >>> perform([AllReduce(torch.tensor([1.0])), AllReduce(torch.tensor([3.0]))])
+        [tensor([2.]), tensor([2.])]
+    """
+
+    def issue(group: InProcessGroup) -> Received:
+        return group.transport().issue(operations[group.rank()], Label(0, "perform")).wait()
+
+    return simulate(issue, len(operations))

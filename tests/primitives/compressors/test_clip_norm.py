@@ -36,7 +36,7 @@ def test_the_mean_of_clipped_tensors(exchange, max_norm):
     rows = np.stack([drawn(rank).double().numpy() * (rank + 1) for rank in range(3)])
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     expected = (rows * np.minimum(1, max_norm / norms)).mean(0)
-    found = exchanged(exchange, clip_norm(max_norm=max_norm), 3, put_in=lambda rank: drawn(rank) * (rank + 1))
+    found = exchanged(exchange, 3, clip_norm(max_norm=max_norm), put_in=lambda rank: drawn(rank) * (rank + 1))
     for one in found:
         np.testing.assert_allclose(one.result.numpy(), expected, rtol=1e-5, atol=1e-6)
 
@@ -45,9 +45,9 @@ def test_each_message_is_clipped_and_not_their_sum():
     """Where values are coded further, too: one worker's outlier takes nothing from the others."""
     coder = chain(compressors=(clip_norm(max_norm=1.0), random_k(density=0.5, scaled=True)))
     (alone,) = round_trip(coder, [torch.ones(64)])
-    grown = exchanged(all_reduce(), coder, 3, put_in=lambda rank: torch.ones(64) * 1e6**rank)
+    grown = exchanged(all_reduce(), 3, coder, put_in=lambda rank: torch.ones(64) * 1e6**rank)
     torch.testing.assert_close(grown[0].result, alone)
-    gathered = exchanged(all_gather(), coder, 3, put_in=lambda rank: torch.ones(64) * (1.0 - 2 * (rank == 2)))
+    gathered = exchanged(all_gather(), 3, coder, put_in=lambda rank: torch.ones(64) * (1.0 - 2 * (rank == 2)))
     torch.testing.assert_close(gathered[0].result, alone / 3)
 
 
@@ -84,9 +84,9 @@ def test_receivers_hold_the_bound_themselves():
     def put_in(rank):
         return torch.full((600,), 1e6) if rank == 0 else torch.zeros(600)
 
-    found = exchanged(all_gather(), unclipped(max_norm=1.0), 4, put_in=put_in)
+    found = exchanged(all_gather(), 4, unclipped(max_norm=1.0), put_in=put_in)
     assert float(found[1].result.norm()) == pytest.approx(0.25, rel=1e-4)
-    found = exchanged(all_reduce(), unclipped(max_norm=1.0), 4, put_in=put_in)
+    found = exchanged(all_reduce(), 4, unclipped(max_norm=1.0), put_in=put_in)
     assert float(found[1].result.norm()) <= 1.0 + 1e-4
 
 

@@ -20,7 +20,6 @@ from relaxcomm.primitives import (
     error_feedback,
     every_round,
     gradients,
-    identity,
     norm_test,
     quantize,
     random_k,
@@ -42,7 +41,7 @@ def trimmed_in_numpy(rows, trim):
 
 @pytest.mark.parametrize(("size", "trim"), [(3, 1), (4, 1), (5, 2), (8, 1), (8, 3)])
 def test_trimmed_mean(size, trim):
-    results = [one.result for one in exchanged(trimmed_mean(trim=trim), identity(), size, put_in=drawn)]
+    results = [one.result for one in exchanged(trimmed_mean(trim=trim), size, put_in=drawn)]
     expected = trimmed_in_numpy([drawn(rank).numpy() for rank in range(size)], trim)
     for result in results:
         assert torch.equal(result, results[0])
@@ -51,7 +50,7 @@ def test_trimmed_mean(size, trim):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7])
 def test_median(size):
-    results = [one.result for one in exchanged(coordinate_median(), identity(), size, put_in=drawn)]
+    results = [one.result for one in exchanged(coordinate_median(), size, put_in=drawn)]
     expected = np.median([drawn(rank).double().numpy() for rank in range(size)], axis=0)
     for result in results:
         np.testing.assert_allclose(result.numpy(), expected, rtol=1e-5, atol=1e-5)
@@ -73,7 +72,7 @@ def test_what_one_sends_stays_between_the_others(exchange, bad):
     def put_in(rank):
         return torch.full((NUMEL,), bad) if rank == 2 else drawn(rank)
 
-    result = exchanged(exchange, identity(), 4, put_in=put_in)[0].result
+    result = exchanged(exchange, 4, put_in=put_in)[0].result
     others = torch.stack([drawn(rank) for rank in (0, 1, 3)])
     assert ((others.amin(0) <= result) & (result <= others.amax(0))).all()
 
@@ -83,7 +82,7 @@ def test_more_bad_ones_than_are_left_out_are_seen(bad):
     def put_in(rank):
         return torch.full((NUMEL,), bad) if rank in (1, 3) else drawn(rank)
 
-    result = exchanged(trimmed_mean(trim=1), identity(), 4, put_in=put_in)[0].result
+    result = exchanged(trimmed_mean(trim=1), 4, put_in=put_in)[0].result
     assert not result.isfinite().any()
 
 
@@ -92,7 +91,7 @@ def test_more_bad_ones_than_are_left_out_are_seen(bad):
     [cast(dtype="bfloat16"), error_feedback(compressor=cast(dtype="float16")), random_k(density=1.0)],
 )
 def test_dense_messages_are_combined(compressor):
-    result = exchanged(coordinate_median(), compressor, 3, put_in=drawn)[0].result
+    result = exchanged(coordinate_median(), 3, compressor, put_in=drawn)[0].result
     expected = np.median([drawn(rank).double().numpy() for rank in range(3)], axis=0)
     np.testing.assert_allclose(result.numpy(), expected, rtol=0.02, atol=0.02)
 
@@ -200,7 +199,5 @@ def test_one_bad_worker_of_four_poisons_the_mean_alone(payload, outer):
 
 def test_all_gather_takes_the_mean_that_this_one_bounds():
     """The control of the tests above: without a bound one worker moves every entry."""
-    result = exchanged(
-        all_reduce(), identity(), 4, put_in=lambda rank: drawn(rank) * (1e30 if not rank else 1)
-    )
+    result = exchanged(all_reduce(), 4, put_in=lambda rank: drawn(rank) * (1e30 if not rank else 1))
     assert result[0].result.abs().median() > 1e25
