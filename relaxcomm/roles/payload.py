@@ -119,7 +119,7 @@ class Payload(Primitive):
         return result
 
     def before_step(self, cx: Context, bucket: Bucket, state: State) -> None:
-        """Change `.grad` just before the optimizer's step; what is added is multiplied by `cx.gradient_scale`."""
+        """Change `.grad` just before the optimizer's step, by what `cx.gradient_scale` multiplies."""
 
     def event(
         self, cx: Context, bucket: Bucket, state: State, event: str, facts: Mapping[str, float]
