@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from relaxcomm.plugin import AllReduce, Compressor, Exchange, Outer, Payload, Stage, finish, frozen
+from relaxcomm.plugin import AllReduce, Compressor, Dense, Exchange, Outer, Payload, Stage, finish, frozen
 from relaxcomm.primitives import (
     all_reduce,
     deltas,
@@ -225,3 +225,36 @@ class keeps_what_it_is_lent(Compressor):
 @pytest.mark.parametrize("coder", [keeps_what_it_is_lent(), error_feedback(top_k(density=0.1))], ids=repr)
 def test_slots_may_hold_what_is_lent(coder):
     assert found(coder, "slots") is None
+
+
+@frozen
+class leveled(Compressor):
+    """Codes by how large the first tensor was in the last mean, which all ranks have alike."""
+
+    facts = replace(identity.facts, follows_results=True, slots={"level": "equal"})
+
+    def init(self, bucket):
+        return {"level": torch.zeros(())}
+
+    def seen(self, result, tensor):
+        return result
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        factor, own = 2 ** float(state["level"]), tensor.clone()
+        parts = yield Dense(tensor * factor)
+        result = sum(weight * part.tensor for weight, part in parts) / factor
+        seen = self.seen(result, own)
+        first = seen[: cx.layout_of(seen.numel()).shapes[0].numel()]
+        state["level"] = (first.norm() / seen.norm()).log2().round().float().nan_to_num(0.0, 0.0, 0.0)
+        return result, own if keep_sent else None
+
+    def message_bytes(self, numel, element_bytes):
+        return numel * element_bytes
+
+
+def test_what_each_tensor_has_of_a_mean_is_not_alike():
+    assert [found(leveled(), check) for check in ("results", "carried")] == [None, None]
+    unsaid = liar(leveled(), {"follows_results": False})
+    assert "declare follows_results" in found(unsaid, "results")
+    own = liar(leveled(), {}, seen=lambda self, result, tensor: tensor)
+    assert "all ranks hold the same 'level', but they differ" in found(own, "carried")
