@@ -12,12 +12,20 @@ from benchmarks.gpu import __main__ as command, speed
 from benchmarks.gpu.aims import LARGE, aims
 from benchmarks.gpu.proofs import ROOT
 from benchmarks.gpu.speed import measure
+from relaxcomm.primitives import quantize
 
 
 def test_every_contender_is_timed_in_every_round():
     rows = measure(torch.device("cpu"), 4096, 2)
     assert len(rows) == 6
     assert all(len(row["milliseconds"]) == 2 and min(row["milliseconds"]) > 0 for row in rows)
+
+
+def test_what_each_worker_has_sent_is_read_from_memory(monkeypatch):
+    found = []
+    monkeypatch.setattr(quantize, "decoded", lambda _, parts, like, *more: found.extend(parts) or like)
+    speed._decoding(quantize(bits=8), torch.ones(64))()
+    assert len({message.codes.data_ptr() for _, message in found}) == len(found) == speed.WORKERS
 
 
 class Profile:
