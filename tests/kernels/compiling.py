@@ -1,7 +1,7 @@
 """`python -m tests.kernels.compiling` compiles every kernel for a GPU that need not be there.
 
 The functions that launch kernels run on a CPU's tensors, with a launch that only compiles. It prints each
-program's bytes, and how many of its instructions read four numbers at once.
+program's bytes, and how many of its instructions read four numbers at once, read a byte, and wait for others.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def compile_only(kernel: JITFunction, *values: Any, grid: Any, warmup: bool, **n
     }
     source = ASTSource(kernel, signature, constants, divisible)
     made = triton.compile(source, target=TARGET, options=options)
-    print(kernel.__name__, len(made.asm["cubin"]), made.asm["ptx"].count("ld.global.v4"))
+    counts = (made.asm["ptx"].count(one) for one in ("ld.global.v4", "ld.global.b8", "bar.sync"))
+    print(kernel.__name__, len(made.asm["cubin"]), *counts)
 
 
 def _divides(value: Any) -> bool:
@@ -67,7 +68,8 @@ def _is_taken_for_one(parameter: Any, arguments: dict[str, Any]) -> bool:
 def compile_all() -> None:
     """Each kernel, and two of those that blocks, tables or types change much."""
     x, residual = torch.zeros(NUMEL, dtype=torch.bfloat16), torch.zeros(NUMEL)
-    found = magnitude_statistics(x, residual, 0.9, torch.empty(NUMEL))
+    for one in (residual, x):
+        found = magnitude_statistics(one, residual, 0.9, torch.empty(NUMEL))
     threshold = normal_threshold(found, k=10, capacity=14, quantile=3.29, fallback=True)
     compact(residual, threshold, found.largest, 14, dtype=x.dtype, subtract=True)
     blocks, tensors = Segments(NUMEL, 1024), Segments(NUMEL, None, (1, NUMEL - 1))

@@ -7,20 +7,30 @@ import triton.language as tl
 
 
 @triton.jit
+def _places(ptr, entry):
+    """Of entries; no thread takes more than four beside each other, as many as a float32 lets it, so that
+    types of fewer bits do not have to pass between threads.
+    """
+    return tl.max_contiguous(ptr + entry, [1, 4 if entry.shape[1] >= 4 else 1])
+
+
+@triton.jit
 def read(ptr, entry, inside, is_whole):
     """Entries that are inside, or all of them without a mask: one made of a size that is no multiple of 16
     has a GPU read one by one.
     """
-    return tl.load(ptr + entry) if is_whole else tl.load(ptr + entry, mask=inside, other=0)
+    places = _places(ptr, entry)
+    return tl.load(places) if is_whole else tl.load(places, mask=inside, other=0)
 
 
 @triton.jit
 def write(ptr, entry, value, inside, is_whole):
     """The other way round."""
+    places = _places(ptr, entry)
     if is_whole:
-        tl.store(ptr + entry, value)
+        tl.store(places, value)
     else:
-        tl.store(ptr + entry, value, mask=inside)
+        tl.store(places, value, mask=inside)
 
 
 @triton.jit

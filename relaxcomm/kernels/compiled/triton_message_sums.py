@@ -32,6 +32,7 @@ def launch(
     """The weighted sum of the levels, `[numel]` float32."""
     out = torch.empty(segments.numel, dtype=torch.float32, device=codes.device)
     grid, sizes, constants = lane_launch(segments, num_codes, offsets)
+    distances = codes.data_ptr() | codes.stride(0) | sizes[2] | constants["ROW"]
     _sum[grid](
         codes,
         steps,
@@ -44,13 +45,15 @@ def launch(
         MIDDLE=(num_codes - 1) / 2,
         **constants,
         HAS_LOWS=lows is not None,
+        # As many codes at once as levels are written: 16 would pass between threads for each worker.
+        ALIGNED=1 if distances % 4 else 4,
         num_warps=4,
         enable_fp_fusion=False,  # rounded as the same arithmetic in torch
     )
     return out
 
 
-@triton.jit(do_not_specialize=["count", "num_workers", "steps_stride", "lows_stride"])
+@triton.jit(do_not_specialize=["count", "num_workers", "codes_stride", "steps_stride", "lows_stride"])
 def _sum(
     codes_ptr,
     steps_ptr,
@@ -80,6 +83,7 @@ def _sum(
     SEARCHES: tl.constexpr,
     IS_SHARDED: tl.constexpr,
     HAS_LOWS: tl.constexpr,
+    ALIGNED: tl.constexpr,
 ):
     """A program some lanes of every part of a shard, of all workers."""
     past = 0
@@ -105,7 +109,7 @@ def _sum(
             for worker in range(num_workers):
                 # A row's distance in int64: many workers' messages may be more than an int32 counts.
                 codes = codes_ptr + tl.cast(codes_stride, tl.int64) * worker + first
-                packed = tl.load(codes + place, mask=inside, other=0)
+                packed = tl.load(tl.multiple_of(codes + place, [1, ALIGNED]), mask=inside, other=0)
                 level = (packed.to(tl.int32) // BASE**digit % BASE).to(tl.float32)
                 step = scale_of(steps_ptr + tl.cast(steps_stride, tl.int64) * worker, own, known, ROW)
                 if HAS_LOWS:

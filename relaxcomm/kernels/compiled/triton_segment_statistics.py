@@ -82,11 +82,11 @@ def _parts(
     out = tl.program_id(0)
     segment, part = out // parts, out % parts
     start, stop = bounds_of(segment, offsets_ptr, numel, segment >= 0, BLOCK)
-    place = tl.arange(0, TILE)
-    low = tl.full((TILE,), float("inf"), dtype=tl.float32)
-    negated_high = tl.full((TILE,), float("inf"), dtype=tl.float32)
-    size = tl.zeros((TILE,), dtype=tl.float64)
-    squares = tl.zeros((TILE,), dtype=tl.float64)
+    place = tl.arange(0, TILE)[None, :]
+    low = tl.full((1, TILE), float("inf"), dtype=tl.float32)
+    negated_high = tl.full((1, TILE), float("inf"), dtype=tl.float32)
+    size = tl.zeros((1, TILE), dtype=tl.float64)
+    squares = tl.zeros((1, TILE), dtype=tl.float64)
     aligned = start // 16 * 16  # from where several entries can be read at once
     for tile in range(part, tl.cdiv(stop - aligned, TILE), parts):
         first = aligned + tile * TILE
@@ -99,7 +99,7 @@ def _parts(
         negated_high = tl.minimum(negated_high, number_or_infinity(-value, inside))
         size += tl.abs(exact)
         squares += exact * exact
-    tl.store(lows_ptr + out, tl.min(low, axis=0))
-    tl.store(highs_ptr + out, -tl.min(negated_high, axis=0))
-    tl.store(sizes_ptr + out, tl.sum(size, axis=0))
-    tl.store(squares_ptr + out, tl.sum(squares, axis=0))
+    tl.store(lows_ptr + out, tl.min(low))
+    tl.store(highs_ptr + out, -tl.min(negated_high))
+    tl.store(sizes_ptr + out, tl.sum(size))
+    tl.store(squares_ptr + out, tl.sum(squares))
