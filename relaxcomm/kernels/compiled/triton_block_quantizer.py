@@ -49,7 +49,7 @@ def launch(
         IS_DRAWN=key is not None,
         BITS=bits,
         UPPER=2.0 ** (bits - 32),
-        num_warps=4,
+        num_warps=constants["ROWS"] * constants["COLUMNS"] // 512,
         enable_fp_fusion=False,  # rounded as the same arithmetic in torch
     )
     return codes, steps, lows

@@ -10,19 +10,20 @@ from relaxcomm.kernels.code_lanes import CodeLanes, code_lanes
 from relaxcomm.kernels.launch_sizes import next_power_of_two
 from relaxcomm.tensors.segments import Segments
 
-_TILE = 2048  # lanes of a program
+_TILE = 1024  # lanes of a program, or one block
+_LONG_TILE = 2048  # where each has segments to look for
 
 
 def lane_tile(lanes: CodeLanes) -> tuple[int, int, int]:
     """Programs, and rows and columns of each: whole blocks where lanes are cut into them."""
-    columns = next_power_of_two(lanes.row) if lanes.row else _TILE
+    columns = next_power_of_two(lanes.row) if lanes.row else _LONG_TILE
     rows = max(1, _TILE // columns)
     return -(-lanes.lanes // (rows * (lanes.row or columns))), rows, columns
 
 
 def lane_launch(
     segments: Segments, num_codes: int, offsets: Tensor | None
-) -> tuple[tuple[int, int], tuple[int, ...], dict[str, int | None]]:
+) -> tuple[tuple[int, int], tuple[int, ...], dict[str, int]]:
     """The grid, and the numbers and constants by which each program finds its lanes and their segments.
 
     Args:
@@ -40,7 +41,7 @@ def lane_launch(
         "ROW": lanes.row,
         "ROWS": rows,
         "COLUMNS": columns,
-        "BLOCK": 0 if offsets is not None else segments.block_size,
+        "BLOCK": segments.block_size or 0,
         "SEARCHES": 0 if offsets is None else len(offsets).bit_length(),
         "IS_SHARDED": segments.shard_size is not None,
     }

@@ -66,7 +66,7 @@ def launch(
         LAST=num_codes - 1,
         BITS=bits,
         UPPER=2.0 ** (bits - 32),
-        num_warps=8,
+        num_warps=constants["ROWS"] * constants["COLUMNS"] // 256,
         enable_fp_fusion=False,  # rounded as the same arithmetic in torch
     )
     return out

@@ -47,7 +47,7 @@ def launch(
         HAS_LOWS=lows is not None,
         # As many codes at once as levels are written: 16 would pass between threads for each worker.
         ALIGNED=1 if distances % 4 else 4,
-        num_warps=4,
+        num_warps=constants["ROWS"] * constants["COLUMNS"] // 512,
         enable_fp_fusion=False,  # rounded as the same arithmetic in torch
     )
     return out
