@@ -21,7 +21,7 @@ class PricedTask:
         operations: that wait for each other: seconds for which each occupies a worker's link, and those of
             the latency of its messages.
         busiest_bytes: through the busiest link, in one direction.
-        known_operations: that the engine knows it will issue: not those of means of halves.
+        known_operations: that the engine knows it will issue; answers leave by themselves.
     """
 
     task: Task

@@ -159,10 +159,8 @@ class ReplayedRun:
 
     def _send(self, index: int, step: int) -> None:
         """Send what a rule covers; without a delay, take it in: the next rule reads what it has written."""
-        rule, window = self._rules[index], list[Flight]()
-        flights = [
-            self._flights.launch(priced, [] if rule.delay else window) for priced in self._by_rule[index]
-        ]
+        rule = self._rules[index]
+        flights = [self._flights.launch(priced, []) for priced in self._by_rule[index]]
         asked = self._flights.ask(self._plan.agreed[index].beside)
         self._late.append(_Sent(index, flights, asked, step, rule.due(step)))
         if not rule.delay:

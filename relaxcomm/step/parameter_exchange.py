@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping
 
 from relaxcomm.roles import Payload
@@ -131,8 +130,7 @@ class ParameterExchange:
             # A round of which a part was sent, or that is counted and was not, is one others wait for.
             for task in (*tasks, *buffers):
                 look_at(self._bound, task, task.bucket.gather(task.bucket.temporary()))
-        # Each rank holds what it asks and what it is answered; those who take part together fill their link.
-        pipeline = Pipeline(math.inf if rule.exchange.facts.collective else REQUESTED_BYTES)
+        pipeline = Pipeline(REQUESTED_BYTES)
         state = self._bound.state
         round = state.rounds[tasks[0].key]
         compared = self._bound.norms.comparison(rule, self._bound.votes.slots)
@@ -171,7 +169,7 @@ class ParameterExchange:
             transfer.exchange(tensor),
             # Ranks that play clients or ask a server are not in the same step.
             self._clock.step if self._plan.keeps_step else round + 1,
-            None if late else pipeline,
+            pipeline if alone and not late else None,  # with others, all buckets go side by side
             snapshot=bucket.gather(bucket.temporary()) if late else None,
             not_finite=not_finite,
         )

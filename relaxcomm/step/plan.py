@@ -9,11 +9,12 @@ from itertools import chain
 from typing import TypeAlias
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.composition.exchange_cost import stages_of
+from relaxcomm.composition.exchange_cost import is_of_halves, stages_of
 from relaxcomm.composition.rule import Rule
 from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.replica.gradient_in_place import GradientInPlace
 from relaxcomm.roles import Context, VotingTrigger
+from relaxcomm.roles.payload import read_as
 from relaxcomm.roles.returned import is_yes
 from relaxcomm.step.bucket_filling import stays_in_place
 from relaxcomm.step.buffer_rule import buffer_rule
@@ -55,7 +56,16 @@ class Task:
 
     def operations(self, world_size: int, topology: Topology) -> int:
         """How many operations one exchange issues."""
-        return self.rule.compressor.facts.rounds * len(stages_of(self.rule.exchange, world_size, topology))
+        stages = stages_of(self.rule.exchange, world_size, topology, exact=self._is_exact)
+        return self.rule.compressor.facts.rounds * len(stages)
+
+    @cached_property
+    def _is_exact(self) -> bool:
+        """Whether it takes means of float16 or bfloat16 that are rounded once, see `Context.exact`."""
+        payload = self.rule.payload
+        entry_bytes = read_as(payload, self.bucket.dtype).itemsize
+        of_halves = is_of_halves(self.rule.compressor, self.bucket.layout, entry_bytes)
+        return payload.facts.site == "step" and of_halves
 
     @cached_property
     def carries_flags(self) -> bool:

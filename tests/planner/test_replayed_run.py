@@ -124,6 +124,22 @@ def test_halves_of_parameters_are_summed_in_full_precision(exchange, topology):
     assert found.sent_bytes == pytest.approx(sent, rel=0.02)
 
 
+def test_late_averages_of_halves_hide_behind_the_steps_until_they_are_due():
+    """Each of their two operations has half of the delay to hide in."""
+    late = {"name": "local_sgd", "steps": 4, "delay": 4}
+    slow = Link(latency_seconds=0.01, bytes_per_second=1e5)
+    seconds, _ = simulated(late, "complete", slow, torch.bfloat16, 8)
+    assert replay_of(late, link=slow, dtype=torch.bfloat16)[0].run().step_seconds == pytest.approx(seconds)
+    assert seconds == pytest.approx(0.05)
+
+
+def test_buckets_of_parameters_go_side_by_side():
+    """None waits for the first operation of the one before: there are 1 and 3 messages in turn, for all."""
+    algorithm = {"name": "local_sgd", "steps": 4, "compressor": EIGHT_BITS}
+    seconds, _ = simulated(algorithm, "complete", Link(latency_seconds=0.02), torch.float32, 4)
+    assert seconds == pytest.approx(0.05 + (1 + 3) * 0.02 / 4)
+
+
 def test_how_many_exchanges_in_pairs_outlast_steps_is_said_to_be_uncertain():
     slow = Link(latency_seconds=0.001, bytes_per_second=1e5)
     replay, items = replay_of("ad_psgd", "ring", slow)
