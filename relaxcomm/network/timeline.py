@@ -41,7 +41,7 @@ class Timeline:
         ranks: int | slice | NDArray[np.bool_],
         start: Any,
         seconds: Any,
-        latency_seconds: float,
+        latency_seconds: Any,
         burst_seconds: float = 0.0,
     ) -> Any:
         """When what ranks send has arrived.

@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from relaxcomm.network.timeline import Times
+from relaxcomm.planner.pairs import Pair
 from relaxcomm.roles import Awaited
 from relaxcomm.topology import Topology
 
@@ -31,30 +33,37 @@ def from_neighbors(graph: Topology, workers: int) -> Heard:
     """Each for those whose messages it takes."""
     period = graph.period_steps(workers)
 
-    @functools.cache
     def rows(step: int) -> list[list[int]]:
         return [sorted({rank, *graph.weights(workers, step)[rank]}) for rank in range(workers)]
+
+    return _from_rows(rows, period)
+
+
+def from_senders(pairs: Sequence[Pair], workers: int) -> Heard:
+    """Each for those who send to it."""
+
+    def rows(step: int) -> list[list[int]]:
+        heard = [[rank] for rank in range(workers)]
+        for one, other in pairs:
+            heard[other].append(one)
+        return heard
+
+    return _from_rows(rows, 1)
+
+
+def _from_rows(rows: Callable[[int], Sequence[Sequence[int]]], period: int) -> Heard:
+    """Each for those in its row, of which there are others in each step of a period."""
+
+    @functools.cache
+    def places(step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        held = rows(step)
+        return np.concatenate(held), np.cumsum([0, *map(len, held)])[:-1]
 
     def heard(arrived: Times, before: int) -> Times:
         if len(arrived) == 1:  # all alike
             return arrived
-        held = rows(before % period)
-        starts = np.cumsum([0, *map(len, held)])[:-1]
-        found: Times = np.maximum.reduceat(arrived[np.concatenate(held)], starts)
-        return found
-
-    return heard
-
-
-def by_groups(groups: Sequence[Sequence[int]]) -> Heard:
-    """Each for those of its group."""
-
-    def heard(arrived: Times, before: int) -> Times:
-        if len(arrived) == 1:
-            return arrived
-        found = arrived.copy()
-        for group in groups:
-            found[list(group)] = arrived[list(group)].max()
+        ranks, starts = places(before % period)
+        found: Times = np.maximum.reduceat(arrived[ranks], starts)
         return found
 
     return heard

@@ -10,7 +10,7 @@ from relaxcomm.composition.exchange_cost import stages_of
 from relaxcomm.composition.rule import Rule
 from relaxcomm.network.operations import AllToAll, Neighbors, Request
 from relaxcomm.network.traffic import messages as messages_in_turn
-from relaxcomm.planner.arrivals import Heard, alone, by_groups, from_all, from_neighbors, served
+from relaxcomm.planner.arrivals import Heard, alone, from_all, from_neighbors, from_senders, served
 from relaxcomm.planner.pairs import AllPairs, NeighborPairs, Pair
 from relaxcomm.roles import Exchange, Stage
 from relaxcomm.roles.stage import Pairs
@@ -28,6 +28,7 @@ class Leg:
         is_answer: whether it is one, to which `heard` does not apply: it leaves when those are there whom its
             rank waits for, whoever asks.
         is_apart: whether those who answer do not ask, so that their links are free for it.
+        heard: who waits for whom in it; None for those who do in the whole exchange.
     """
 
     pairs: Sequence[Pair] | None
@@ -35,6 +36,7 @@ class Leg:
     share: float = 1.0
     is_answer: bool = False
     is_apart: bool = False
+    heard: Heard | None = None
 
 
 _NOWHERE = Leg((), 0, 0.0)
@@ -85,9 +87,8 @@ def _heard(exchange: Exchange, graph: Topology, workers: int) -> Heard:
     facts = exchange.facts
     if not facts.collective:
         return served(exchange.awaited(workers))
-    if facts.same_result or facts.topology == "complete":
-        return from_all
-    return by_groups(graph.groups(workers)) if facts.topology == "groups" else from_neighbors(graph, workers)
+    whole = facts.same_result or facts.topology == "complete"
+    return from_all if whole else from_neighbors(graph, workers)
 
 
 def _legs(stage: Stage, graph: Topology, workers: int, whole: float) -> list[Leg]:
@@ -95,16 +96,17 @@ def _legs(stage: Stage, graph: Topology, workers: int, whole: float) -> list[Leg
     sent = stage.sent(workers, graph)
     if not sent:
         return [_NOWHERE]
+    told = None if stage.pairs is None else stage.pairs()
     if stage.kind is not Request:
-        return [Leg(_pairs(stage, graph, workers), messages_in_turn(stage.kind, workers), sent / whole)]
-    if stage.pairs is not None:
-        return _asked(stage.pairs(), workers, sent / whole)
+        pairs = _pairs(stage, graph, workers) if told is None else NeighborPairs.of_parts(told, workers)
+        heard = None if told is None else from_senders(tuple(told), workers)
+        return [Leg(pairs, messages_in_turn(stage.kind, workers), sent / whole, heard=heard)]
+    if told is not None:
+        return _asked(told, workers, sent / whole)
     return [Leg(AllPairs(workers), 1, sent / whole, is_answer) for is_answer in (False, True)]
 
 
 def _pairs(stage: Stage, graph: Topology, workers: int) -> Sequence[Pair] | None:
-    if stage.pairs is not None:
-        return NeighborPairs.of_parts(stage.pairs(), workers)
     if stage.kind is Neighbors:
         return NeighborPairs.over(graph, workers)
     return AllPairs(workers) if stage.kind is AllToAll else None

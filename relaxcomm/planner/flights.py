@@ -129,9 +129,9 @@ class Flights:
         self.clocks[rank] += worked - begin
         for number in range(len(tasks[0].operations)):
             for place, priced in enumerate(tasks):
-                carried, latency = priced.operations[number]
+                busy, latency = (seconds[rank] for seconds in priced.operations[number])
                 start, burst = arrived[place], self._burst_seconds
-                arrived[place] = float(self._timeline.depart(rank, start, carried, latency, burst))
+                arrived[place] = float(self._timeline.depart(rank, start, busy, latency, burst))
         there, since = max(arrived), max(begin, self._silent_from[rank])
         self._silent_from[rank] = max(self._silent_from[rank], there)
         self.spent[3] += share * max(there - since, 0.0)
@@ -167,12 +167,12 @@ class Flights:
 
     def _depart(self, flight: Flight, start: Times, ranks: slice | NDArray[np.bool_]) -> None:
         """Put the next operation on the links of some ranks."""
-        travels, (carried, latency) = flight.priced.travels, flight.priced.operations[flight.issued]
+        travels, (busy, latency) = flight.priced.travels, flight.priced.operations[flight.issued]
         leg, flight.issued = travels.operations[flight.issued], flight.issued + 1
         line = self._answering if leg.is_apart else self._timeline
         arrived = start.copy()
-        arrived[ranks] = line.depart(ranks, start[ranks], carried, latency, self._burst_seconds)
-        heard = arrived if leg.is_answer else travels.heard(arrived, flight.number)
+        arrived[ranks] = line.depart(ranks, start[ranks], busy[ranks], latency[ranks], self._burst_seconds)
+        heard = arrived if leg.is_answer else (leg.heard or travels.heard)(arrived, flight.number)
         flight.arrived = arrived.copy()
         flight.arrived[ranks] = heard[ranks]
         self._under_way(flight.arrived, start)

@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from relaxcomm.topology import Topology
 from relaxcomm.topology.mixing import entries_of
@@ -42,6 +43,7 @@ class NeighborPairs(Sequence[Pair]):
         pairs: who sends to whom, in some step.
         sent: from one to the other in a step, of what a rank sends on average.
         busiest: what the busiest rank sends or receives in a step, of the same.
+        own: what each rank does of that; one number where all take as long.
 
     Example:
         >>> from relaxcomm.primitives import star
@@ -53,6 +55,7 @@ class NeighborPairs(Sequence[Pair]):
     pairs: tuple[Pair, ...]
     sent: tuple[float, ...]
     busiest: float
+    own: tuple[float, ...] = (1.0,)
 
     @classmethod
     def over(cls, graph: Topology, workers: int) -> NeighborPairs:
@@ -76,18 +79,26 @@ class NeighborPairs(Sequence[Pair]):
     def of_parts(cls, parts: Mapping[Pair, float], workers: int) -> NeighborPairs:
         """Those that send each other such parts of the message."""
         mean = sum(parts.values()) / workers
-        out, into = (dict.fromkeys(range(workers), 0.0) for _ in range(2))
+        out, into = np.zeros(workers), np.zeros(workers)
         for (one, other), part in parts.items():
             out[one] += part / mean
             into[other] += part / mean
-        busiest = max(*out.values(), *into.values())
-        return cls(tuple(parts), tuple(part / mean for part in parts.values()), busiest)
+        each = np.maximum(out, into)
+        busiest = float(each.max())
+        own = tuple((each / busiest).tolist())
+        sent = tuple(part / mean for part in parts.values())
+        return cls(tuple(parts), sent, busiest, own if min(own) < 1 - 1e-9 else (1.0,))
 
     def __len__(self) -> int:
         return len(self.pairs)
 
     def __getitem__(self, index: Any) -> Any:
         return self.pairs[index]
+
+
+def own_parts(pairs: Sequence[Pair] | None) -> NDArray[np.float64]:
+    """What each rank sends or receives, of what the busiest does; one number where all do as much."""
+    return np.array(pairs.own if isinstance(pairs, NeighborPairs) else (1.0,))
 
 
 @cache

@@ -31,6 +31,8 @@ class PlannedNetwork(SimulatedNetwork):
         self._found: dict[Hashable, Link] = {}
 
     def link(self, operation: Operation, rank: int, world_size: int, rule: str) -> Link:
+        if self._links.uniform:
+            return self._links.slowest
         if isinstance(operation, Neighbors):
             return self._to_neighbors(operation, rank, rule)
         if isinstance(operation, AllToAll | Request):

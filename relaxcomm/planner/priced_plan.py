@@ -16,7 +16,7 @@ from relaxcomm.network.timeline import Times
 from relaxcomm.planner.agreed import Agreed, agreed
 from relaxcomm.planner.collectives import Collective, collective
 from relaxcomm.planner.links import Links
-from relaxcomm.planner.pairs import AllPairs, Pair
+from relaxcomm.planner.pairs import AllPairs, Pair, own_parts
 from relaxcomm.planner.priced_task import PricedTask
 from relaxcomm.planner.scenario import Scenario
 from relaxcomm.planner.timetable import LEAST_STEPS, MOST_STEPS, Timetable
@@ -67,7 +67,8 @@ class PricedPlan:
         self._exact: dict[int, Collective] = {}  # of rules whose means are of halves that are rounded once
         self.timetable = Timetable(self.algorithm, scenario)
         self._costs: dict[tuple[int, tuple[torch.Size, ...], torch.dtype], ExchangeCost] = {}
-        alike = scenario.step_times.all_alike and scenario.links.uniform
+        uneven = any(len(own_parts(leg.pairs)) > 1 for one in self.travels for leg in one.operations)
+        alike = scenario.step_times.all_alike and scenario.links.uniform and not uneven
         self.ranks = 1 if alike else scenario.workers
         self._drawn: Times = np.zeros((0, self.ranks))
 
@@ -116,7 +117,7 @@ class PricedPlan:
     def _under_way_seconds(self, index: int, links: Links) -> float:
         """Of a rule's messages, one after the other."""
         tasks = [self.priced(task, links) for task in self.by_rule[index]]
-        return sum(sum(seconds) for one in tasks for seconds in one.operations)
+        return sum(float(np.max(busy + latency)) for one in tasks for busy, latency in one.operations)
 
     def draw(self, steps: int) -> None:
         """Draw the times of as many steps, once."""
@@ -147,7 +148,10 @@ class PricedPlan:
         for leg in travels.operations:
             sent = cost.answer_bytes if leg.is_answer else cost.sent_bytes - cost.answer_bytes
             way, carried = links.way(leg.pairs), leg.share * sent
-            operations.append((carried * way.seconds_per_byte, leg.rounds * way.latency_seconds))
+            # Of links that are shared the busiest decides for all.
+            parts = np.broadcast_to(own_parts(leg.pairs) if links.uniform else 1.0, self.ranks)
+            latency = leg.rounds * way.latency_seconds * np.sign(parts)
+            operations.append((carried * way.seconds_per_byte * parts, latency))
             over = None if links.uniform and isinstance(leg.pairs, AllPairs) else leg.pairs
             through[over] += carried * way.busiest_bytes
         issued = task.operations(self.scenario.workers, self.scenario.topology)

@@ -9,6 +9,7 @@ from relaxcomm import Link, attach, simulate
 from relaxcomm.composition.exchange_cost import Speeds
 from relaxcomm.config.grammar import parse_algorithm, parse_primitive
 from relaxcomm.planner.links import OwnLinks
+from relaxcomm.planner.planned_network import PlannedNetwork
 from relaxcomm.planner.remarks import remarks_on
 from relaxcomm.planner.replay import Replay
 from relaxcomm.planner.scenario import Scenario, StepTimes
@@ -27,9 +28,9 @@ def make_model(dtype):
     return torch.nn.Sequential(*layers)
 
 
-def simulated(algorithm, topology, link, dtype, steps, times=TIMES):
+def simulated(algorithm, topology, link, dtype, steps, times=TIMES, workers=WORKERS):
     """Seconds and bytes of a step, on average over the ranks, after as many steps."""
-    drawn = times.draw(2 * steps, WORKERS, 0)
+    drawn = times.draw(2 * steps, workers, 0)
 
     def train(group):
         model, pace = make_model(dtype), Pace(group, times, drawn[:, group.rank()])
@@ -48,14 +49,14 @@ def simulated(algorithm, topology, link, dtype, steps, times=TIMES):
             engine.close(average=False)
         return [one / steps for one in taken]
 
-    return [sum(one) / WORKERS for one in zip(*simulate(train, WORKERS, link=link), strict=True)]
+    return [sum(one) / workers for one in zip(*simulate(train, workers, link=link), strict=True)]
 
 
-def replay_of(algorithm, topology="complete", link=FAR, dtype=torch.float32, times=TIMES):
+def replay_of(algorithm, topology="complete", link=FAR, dtype=torch.float32, times=TIMES, workers=WORKERS):
     items = [Item(name, one) for name, one in make_model(dtype).named_parameters()]
     graph, bucket_bytes = parse_primitive("topology", topology), SIZE**2 * dtype.itemsize
     on = Scenario(
-        WORKERS,
+        workers,
         times,
         OwnLinks(link),
         topology=graph,
@@ -122,6 +123,19 @@ def test_halves_of_parameters_are_summed_in_full_precision(exchange, topology):
     seconds, sent = simulated(algorithm, topology, FAR, torch.bfloat16, 4)
     assert found.step_seconds == pytest.approx(seconds, rel=0.01)
     assert found.sent_bytes == pytest.approx(sent, rel=0.02)
+
+
+@pytest.mark.parametrize("sizes", [(4, 1), (2, 2, 1)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_in_each_operation_other_ranks_of_uneven_groups_are_the_busiest(sizes, dtype):
+    slow, groups = Link(latency_seconds=0.005, bytes_per_second=1e5), {"hierarchical": {"sizes": sizes}}
+    algorithm = {"rules": [{"payload": "parameters", "exchange": "hierarchical_all_reduce"}]}
+    replay, _ = replay_of(algorithm, groups, slow, dtype, workers=sum(sizes))
+    found = replay.run()
+    for network in (slow, PlannedNetwork(replay.plan)):
+        seconds, sent = simulated(algorithm, groups, network, dtype, 4, workers=sum(sizes))
+        assert found.step_seconds == pytest.approx(seconds, rel=0.01)
+        assert found.sent_bytes == pytest.approx(sent, rel=0.01)
 
 
 def test_late_averages_of_halves_hide_behind_the_steps_until_they_are_due():
