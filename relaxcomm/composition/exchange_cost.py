@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from relaxcomm.network.operations import Request
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.roles import Compressor, Exchange, Stage
 from relaxcomm.roles.returned import error
+from relaxcomm.roles.stage import Pairs, is_size
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.topology import Topology
 
@@ -102,6 +104,24 @@ def stages_of(
     raise error(made, "return a list of a Stage for each operation", method, exchange)
 
 
+def pairs_of(stage: Stage, exchange: Exchange, world_size: int) -> Pairs:
+    """Who sends to whom in a stage that says so, and how much, in proportion.
+
+    Raises: PluginError unless they are ranks, and numbers of which one is above 0.
+    """
+    made: object = stage.pairs() if stage.pairs is not None and stage.share else {}
+    ranks = {*range(world_size)}
+    if (
+        isinstance(made, Mapping)
+        and all(isinstance(pair, tuple) and len(pair) == len({*pair} & ranks) == 2 for pair in made)
+        and all(map(is_size, made.values()))
+        and (any(made.values()) or not stage.share)
+    ):
+        return made
+    wanted = f"return {{(rank, other): part}}, of two ranks below {world_size} and 0 or more, not 0 for all"
+    raise error(made, wanted, "pairs", exchange)
+
+
 def exchange_cost(
     exchange: Exchange,
     compressor: Compressor,
@@ -138,6 +158,8 @@ def exchange_cost(
     """
     speeds = speeds or Speeds()
     coded = exchange.coded_bytes(compressor, layout, element_bytes, world_size)
+    if not is_size(coded):
+        raise error(coded, "return a number of bytes, 0 or more", "coded_bytes", exchange, compressor)
     exact = exact and is_of_halves(compressor, layout, element_bytes)
     stages = stages_of(exchange, world_size, topology, exact=exact)
     graph = exchange.topology_override() or topology

@@ -11,6 +11,7 @@ import numpy as np
 from relaxcomm.data.partition_parts import parts_of
 from relaxcomm.data.partitions import Indices, Partition, iid
 from relaxcomm.errors import ConfigError
+from relaxcomm.fields.frozen import Count, Share, Steps, frozen
 from relaxcomm.fields.rounding import fewest
 from relaxcomm.network.transport import ALONE, Membership
 
@@ -19,7 +20,7 @@ CLIENT, ROUND, ROUND_LEFT, ROUND_GIVEN_UP = "client", "round", "round left", "ro
 ends, and this one was left before its end."""
 
 
-@dataclass(frozen=True)
+@frozen
 class RoundPlan:
     """What happens between two exchanges of a federated algorithm.
 
@@ -35,9 +36,9 @@ class RoundPlan:
         [[1, 3, 4], [0, 1, 4]]
     """
 
-    epochs: int
-    fraction: float
-    clients: int | None
+    epochs: Steps
+    fraction: Share
+    clients: Count | None
 
     def num_clients(self, world_size: int) -> int:
         """How many clients there are."""

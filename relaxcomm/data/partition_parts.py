@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from relaxcomm.data.partitions import Indices, Partition
 from relaxcomm.errors import ConfigError
+from relaxcomm.fields.validation import shown
 
 
 def parts_of(
@@ -30,7 +31,13 @@ def parts_of(
         >>> [len(part) for part in parts_of(disjoint(), 10, None, 3, seed=0)]
         [4, 3, 3]
     """
-    parts = [np.asarray(part) for part in partition.parts(size, labels, num_parts, seed)]
+    made: Any = partition.parts(size, labels, num_parts, seed)
+    try:
+        parts = [np.asarray(part) for part in made]
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"the partition {partition!r} makes {shown(made)}; give the indices of each part's samples"
+        ) from None
     if len(parts) != num_parts:
         raise ConfigError(
             f"the partition {partition!r} makes {len(parts)} parts where num_parts is {num_parts}; make one "

@@ -6,13 +6,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from relaxcomm.composition.exchange_cost import stages_of
+from relaxcomm.composition.exchange_cost import pairs_of, stages_of
 from relaxcomm.composition.rule import Rule
 from relaxcomm.network.operations import AllToAll, Neighbors, Request
 from relaxcomm.network.traffic import messages as messages_in_turn
 from relaxcomm.planner.arrivals import Heard, alone, from_all, from_neighbors, from_senders, served
 from relaxcomm.planner.pairs import AllPairs, NeighborPairs, Pair
-from relaxcomm.roles import Exchange, Stage
+from relaxcomm.roles import Awaited, Exchange, Stage
+from relaxcomm.roles.returned import error
 from relaxcomm.roles.stage import Pairs
 from relaxcomm.topology import Topology
 
@@ -78,7 +79,7 @@ def collective(rule: Rule, topology: Topology, workers: int, *, exact: bool = Fa
     if workers == 1:
         return Collective([_NOWHERE] * max(1, messages * len(stages)), alone)
     whole = messages * sum(stage.sent(workers, graph) for stage in stages)
-    legs = {stage: _legs(stage, graph, workers, whole) for stage in dict.fromkeys(stages)}
+    legs = {stage: _legs(stage, exchange, graph, workers, whole) for stage in dict.fromkeys(stages)}
     operations = [leg for stage in stages for leg in legs[stage]] * messages
     return Collective(operations, _heard(exchange, graph, workers))
 
@@ -86,17 +87,20 @@ def collective(rule: Rule, topology: Topology, workers: int, *, exact: bool = Fa
 def _heard(exchange: Exchange, graph: Topology, workers: int) -> Heard:
     facts = exchange.facts
     if not facts.collective:
-        return served(exchange.awaited(workers))
+        awaited: object = exchange.awaited(workers)
+        if isinstance(awaited, Awaited):
+            return served(awaited)
+        raise error(awaited, "return an Awaited, of so many workers", "awaited", exchange)
     whole = facts.same_result or facts.topology == "complete"
     return from_all if whole else from_neighbors(graph, workers)
 
 
-def _legs(stage: Stage, graph: Topology, workers: int, whole: float) -> list[Leg]:
+def _legs(stage: Stage, exchange: Exchange, graph: Topology, workers: int, whole: float) -> list[Leg]:
     """That of a stage, of all that a worker sends, and that of the answers to it."""
     sent = stage.sent(workers, graph)
     if not sent:
         return [_NOWHERE]
-    told = None if stage.pairs is None else stage.pairs()
+    told = None if stage.pairs is None else pairs_of(stage, exchange, workers)
     if stage.kind is not Request:
         pairs = _pairs(stage, graph, workers) if told is None else NeighborPairs.of_parts(told, workers)
         heard = None if told is None else from_senders(tuple(told), workers)

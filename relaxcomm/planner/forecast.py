@@ -18,6 +18,7 @@ from relaxcomm.planner.replay import Replay
 from relaxcomm.planner.replayed_run import Replayed
 from relaxcomm.planner.scenario import Scenario
 from relaxcomm.roles.planner import Measured
+from relaxcomm.roles.returned import chosen
 from relaxcomm.system.quantities import data_size
 from relaxcomm.tensors.items import Item
 
@@ -134,7 +135,7 @@ def _chosen(algorithm: Algorithm, items: Sequence[Item], scenario: Scenario) -> 
         num_buckets=math.ceil(nbytes / scenario.bucket_bytes),
         crowding=scenario.crowding,
     )
-    choice, _ = algorithm.planner.choose(measured)
+    choice, _ = chosen(algorithm.planner.choose(measured), algorithm.planner)
     made = parse_algorithm(choice)
     rules = "; ".join(map(repr, made.rules))
     said = [f"{algorithm.name} would choose {made.name}: {rules}"]

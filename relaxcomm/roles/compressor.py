@@ -10,11 +10,12 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from relaxcomm.fields.frozen import stated
+from relaxcomm.fields.frozen import Count, stated
 from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.context import Context, Primitive, State
 from relaxcomm.roles.returned import decoded, error, yielded
 from relaxcomm.roles.scope import Scope
+from relaxcomm.roles.stage import is_size
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Message, Sparse
 
@@ -63,7 +64,7 @@ class CompressorFacts:
     """
 
     kinds: frozenset[str]
-    rounds: int
+    rounds: Count
     scope: Scope
     linear: bool
     unbiased: bool
@@ -109,6 +110,8 @@ class Compressor(Primitive):
         owner = next(one for one in cls.__mro__ if "encode_decode" in vars(one))
         if owner is cls or not issubclass(owner, Compressor):  # a mixin, say
             cls.encode_decode = _looked_at(cls.encode_decode)  # type: ignore[method-assign]
+        for name in {"message_bytes", "layout_bytes"} & vars(cls).keys():
+            setattr(cls, name, _counted(vars(cls)[name]))
 
     @property
     @abstractmethod
@@ -191,6 +194,19 @@ def _looked_at(encode_decode: Callable[..., object]) -> Callable[..., Coding]:
             return decoded(stop.value, numel, self, keep_sent=keep_sent)
 
     return coding
+
+
+def _counted(size: Callable[..., object]) -> Callable[..., int]:
+    """The same, but that it returns a number of bytes is looked at, whoever counts with it."""
+
+    @wraps(size)
+    def counted(self: Compressor, *of: Any, **given: Any) -> int:
+        found: Any = size(self, *of, **given)
+        if is_size(found) and found == int(found):
+            return int(found)
+        raise error(found, "return a whole number of bytes, 0 or more", size.__name__, self)
+
+    return counted
 
 
 def _resume(running: Coding, device_type: str, parts: Parts) -> Message:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -114,6 +115,16 @@ def written(value: object, controller: Controller) -> Mapping[str, float]:
 
 def _is_finite(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def chosen(value: object, planner: Primitive) -> tuple[Any, str]:
+    """What `choose` has returned.
+
+    Raises: PluginError unless it is a pair.
+    """
+    if isinstance(value, tuple) and len(value) == 2:
+        return value
+    raise error(value, "return the pair (algorithm, reason)", "choose", planner)
 
 
 def yielded(value: object, kinds: frozenset[str], compressor: Primitive) -> Message:

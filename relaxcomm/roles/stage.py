@@ -49,9 +49,9 @@ class Stage:
     def __post_init__(self) -> None:
         for name, holds, allowed in (
             ("kind", self.kind in OPERATIONS, f"give one of {_KINDS}"),
-            ("share", _is_size(self.share), "give a number of messages"),
+            ("share", is_size(self.share), "give a number of messages"),
             ("pairs", self.pairs is None or callable(self.pairs), "give a function that makes them"),
-            ("answer", _is_size(self.answer), "give a number"),
+            ("answer", is_size(self.answer), "give a number"),
         ):
             if not holds:
                 raise PluginError(f"the {name} of a Stage is {shown(getattr(self, name))}; {allowed}")
@@ -72,7 +72,8 @@ class Stage:
         return self.share * sent_share(self.kind, world_size)
 
 
-def _is_size(value: object) -> bool:
+def is_size(value: object) -> bool:
+    """Whether it is a number, 0 or more, and finite."""
     return isinstance(value, Real) and 0 <= float(value) < math.inf
 
 

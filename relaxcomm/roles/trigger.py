@@ -12,7 +12,7 @@ from torch import Tensor
 
 from relaxcomm.data.clients import RoundPlan
 from relaxcomm.errors import UsageError
-from relaxcomm.fields.frozen import Share, stated
+from relaxcomm.fields.frozen import Share, Steps, stated
 from relaxcomm.fields.rounding import fewest
 from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.context import Context, Primitive, State
@@ -111,7 +111,7 @@ class TriggerFacts:
 
     known: Literal["start", "backward", "event"]
     event: str | None
-    period_steps: int
+    period_steps: Steps
     needs: frozenset[str]
     looks_at: frozenset[str]
     slots: Slots

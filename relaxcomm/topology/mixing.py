@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from relaxcomm.errors import PluginError
+from relaxcomm.fields.validation import shown
+
 Weights = Mapping[int, Mapping[int, float]]
 _Numbers = NDArray[np.int64]
 
@@ -125,7 +128,7 @@ class _GraphRows(Rows):
         return found
 
 
-def weights(graph: Any) -> Rows:
+def weights(graph: Any, name: str) -> Rows:
     """Metropolis-Hastings weights of an undirected graph, uniform ones of a directed graph.
 
     Undirected: `W_ij = 1 / (1 + max(deg i, deg j))` over an edge, `W_ii = 1 - sum_j W_ij`: symmetric and
@@ -135,11 +138,17 @@ def weights(graph: Any) -> Rows:
 
     Args:
         graph: over the ranks.
+        name: of the topology whose it is, for the error.
 
     Returns: `weights[i][j]`, with i itself.
 
+    Raises: PluginError for what is no graph.
+
     Reference: Xiao and Boyd, "Fast linear iterations for distributed averaging", 2004.
     """
+    if not hasattr(graph, "adjacency"):
+        wanted = "return a networkx Graph or DiGraph over the ranks 0 to world_size - 1"
+        raise PluginError(f"graph of {name} returned {shown(graph)}; {wanted}")
     return _GraphRows(graph)
 
 

@@ -89,7 +89,7 @@ class Topology(Declared):
         """
         key = world_size, step % self.period_steps(world_size)
         if key not in self._weights:
-            self._weights[key] = mixing.weights(self.graph(*key))
+            self._weights[key] = mixing.weights(self.graph(*key), repr(self))
         return self._weights[key]
 
     def listeners(self, rank: int, world_size: int, step: int = 0) -> Sequence[int]:
@@ -153,9 +153,10 @@ class Topology(Declared):
         links, reach_is_enough = [], True
         for step in range(self.period_steps(world_size)):
             rows = self.weights(world_size, step)
-            if set(rows) != set(range(world_size)):
+            if not isinstance(rows, Mapping) or set(rows) != set(range(world_size)):
+                nodes = connectivity.listed(rows) if isinstance(rows, Mapping) else shown(rows)
                 raise TopologyError(
-                    f"{self!r} has the nodes {connectivity.listed(rows)}, but {world_size} workers are the "
+                    f"{self!r} has the nodes {nodes}, but {world_size} workers are the "
                     f"nodes 0 to {world_size - 1}; use as many workers as nodes, named by their rank"
                 )
             entries = mixing.entries_of(rows)

@@ -41,6 +41,8 @@ PLANS = pytest.mark.parametrize(
 @pytest.mark.parametrize(
     ("made", "says"),
     [
+        (lambda n, k: None, "own.* makes None; give the indices of each part's samples"),
+        (lambda n, k: [[0], [1, [2]], [3]], "own.* makes .*; give the indices of each part's samples"),
         (lambda n, k: [np.arange(n)], "own.* makes 1 parts where num_parts is 3; make one for each worker"),
         (lambda n, k: [np.arange(i, n, k + 1) for i in range(k + 1)], "makes 4 parts where num_parts is 3"),
         (lambda n, k: [np.arange(n), [], []], "part 1 of 3 .* holds no sample; give it one at least"),

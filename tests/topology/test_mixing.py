@@ -84,7 +84,7 @@ def test_circulant_directed_graphs_are_taken(size, data):
 
 @pytest.mark.parametrize("size", [1, 2, 7, 100])
 def test_equal_rows_are_those_of_the_complete_graph_to_the_bit(size):
-    rows, expected = complete().weights(size), mixing.weights(nx.complete_graph(size))
+    rows, expected = complete().weights(size), mixing.weights(nx.complete_graph(size), "complete")
     assert {rank: list(row.items()) for rank, row in rows.items()} == {
         rank: list(row.items()) for rank, row in expected.items()
     }
@@ -97,7 +97,7 @@ def test_equal_rows_are_those_of_the_complete_graph_to_the_bit(size):
 @given(graph=st.one_of(graphs(), graphs(directed=True)))
 def test_entries_and_listeners_are_those_of_the_rows(graph):
     """Once as arrays, once from the rows as a plain mapping, as a plug-in's may be."""
-    rows = mixing.weights(graph)
+    rows = mixing.weights(graph, "mine")
     plain = {rank: dict(row) for rank, row in rows.items()}
     quick, slow = (
         {(i, j): w for i, j, w in zip(e.takers.tolist(), e.givers.tolist(), e.shares.tolist(), strict=True)}
@@ -112,4 +112,4 @@ def test_entries_and_listeners_are_those_of_the_rows(graph):
 def test_links_of_a_rank_with_itself_change_nothing(links):
     around = [(rank, (rank + 1) % 5) for rank in range(5)]
     once, again = links(around), links([*around, (2, 2), (4, 4)])
-    assert mixing.weights(once) == mixing.weights(again)
+    assert mixing.weights(once, "once") == mixing.weights(again, "again")

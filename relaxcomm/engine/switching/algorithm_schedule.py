@@ -16,6 +16,7 @@ from relaxcomm.engine.switching.first_steps import FirstSteps
 from relaxcomm.engine.switching.switching import Residuals
 from relaxcomm.errors import ConfigError, UsageError
 from relaxcomm.roles.planner import Measured
+from relaxcomm.roles.returned import chosen
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.uneven_inputs import check_switches
 from relaxcomm.system.telling import tell
@@ -186,8 +187,8 @@ class AlgorithmSchedule:
         algorithm = self._first_of(num_begun)
         if measured is None or algorithm.planner is None:
             return algorithm
-        chosen, _ = algorithm.planner.choose(measured)
-        return fitted(self._bound.replica.parameters, parse_algorithm(chosen))
+        choice, _ = chosen(algorithm.planner.choose(measured), algorithm.planner)
+        return fitted(self._bound.replica.parameters, parse_algorithm(choice))
 
     def _begin(self, num_begun: int, residuals: Residuals = "carry", *, resumes: bool = False) -> None:
         """Be where a run is in which so many phases have begun."""
@@ -206,7 +207,7 @@ class AlgorithmSchedule:
         """Go on with what the planner says; the same on all ranks."""
         before = self._bound.algorithm
         assert before.planner is not None, "nothing is measured without one"
-        algorithm, reason = before.planner.choose(measured)
+        algorithm, reason = chosen(before.planner.choose(measured), before.planner)
         if self._loop.step.inputs.active:
             check_switches(parse_algorithm(algorithm))
         self._switch(algorithm, from_start=True, resumes=resumes)
