@@ -162,11 +162,12 @@ class _Exchange:
 
 
 def _speeds(measured: Measured, coder: Compressor) -> Speeds:
-    """Of coding on the workers' devices, where it was measured."""
-    if coder not in _CODERS or not measured.coding:
-        return Speeds()
-    base, entry = measured.coding[_CODERS.index(coder)]
-    return Speeds(coding_base_seconds=base, coding_entry_seconds=entry)
+    """Of coding on the workers' devices, where it was measured; each bucket takes a base of its own."""
+    usual, count = Speeds(), measured.num_buckets
+    base, entry = usual.coding_base_seconds, usual.coding_entry_seconds
+    if coder in _CODERS and measured.coding:
+        base, entry = measured.coding[_CODERS.index(coder)]
+    return Speeds(count * usual.work_base_seconds, usual.work_byte_seconds, count * base, entry)
 
 
 def auto() -> Algorithm:

@@ -6,7 +6,8 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from relaxcomm.network.operations import Request
+from relaxcomm.network.operations import AllReduce, Request
+from relaxcomm.network.traffic import messages
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.roles import Compressor, Exchange, Stage
 from relaxcomm.roles.returned import error
@@ -64,6 +65,7 @@ class ExchangeCost:
         work_seconds: of its processor, beside coding; they hide behind nothing.
         coding_seconds: of its processor, there and back.
         answer_bytes: of those that are sent, the answers to what others ask.
+        latencies: how many times the messages that wait for each other are those of one all-reduce.
 
     Example:
         >>> from relaxcomm.plugin import exchange_cost, one_tensor
@@ -78,15 +80,16 @@ class ExchangeCost:
     work_seconds: float
     coding_seconds: float
     answer_bytes: float = 0.0
+    latencies: float = 1.0
 
     def link_seconds(self, latency_seconds: float, bytes_per_second: float) -> float:
         """From the moment when the last worker begins until all is there.
 
         Args:
-            latency_seconds: of an operation.
+            latency_seconds: of an all-reduce, see `Measured`.
             bytes_per_second: at which a worker's bytes leave it.
         """
-        return self.operations * latency_seconds + self.sent_bytes / bytes_per_second
+        return self.latencies * latency_seconds + self.sent_bytes / bytes_per_second
 
 
 @functools.lru_cache(maxsize=256)  # each step asks for each bucket
@@ -169,12 +172,14 @@ def exchange_cost(
     sent = sum(share for share, _ in shares) * coded + answers
     coding = speeds.coding_base_seconds + speeds.coding_entry_seconds * layout.numel
     operations = compressor.facts.rounds * max(1, len(stages))  # of one rank alone maybe none
+    in_turn = compressor.facts.rounds * sum(messages(stage.kind, world_size) for stage in stages)
     return ExchangeCost(
         sent_bytes=sent,
         operations=operations,
         work_seconds=crowding * (speeds.work_base_seconds * operations + speeds.work_byte_seconds * sent),
         coding_seconds=0.0 if compressor == identity() else max(1.0, crowding) * coding,
         answer_bytes=answers,
+        latencies=in_turn / max(1, messages(AllReduce, world_size)),
     )
 
 

@@ -320,6 +320,22 @@ def test_fast_coding_is_chosen_where_slow_coding_is_not():
     assert [algorithm.rules[0].compressor == identity() for algorithm in chosen] == [False, True]
 
 
+def test_each_bucket_is_coded_at_the_price_of_a_base():
+    """As fast in one bucket as in full precision, in ten not."""
+    slow_link = {"bytes_per_second": 1.25e7, "step_seconds": 0.1, "coding": ((0.02, 0.0),) * 2}
+    chosen = [least_time().choose(Measured(**{**FAST, **slow_link, "num_buckets": n}))[0] for n in (1, 10)]
+    assert [algorithm.rules[0].compressor == identity() for algorithm in chosen] == [False, True]
+
+
+@pytest.mark.parametrize("workers", [3, 8])
+def test_fewer_messages_in_turn_count_less(workers):
+    """Where latency is nearly all, 1 and N - 1 messages of 8 bits win over 2 (N - 1) of full precision."""
+    far = {"world_size": workers, "latency_seconds": 2 * (workers - 1) * 0.05, "bytes_per_second": 1e8}
+    cheap = ((1e-4, 0.0),) * 2
+    algorithm, _ = least_time().choose(Measured(**{**FAST, **far, "coding": cheap}))
+    assert algorithm.rules[0].compressor != identity()
+
+
 def test_gradients_of_one_bucket_hide_behind_nothing():
     """Ten milliseconds an exchange, behind a third of which the rest of a step of thirty could hide."""
     slower = {"bytes_per_second": 1.5 * 1_600_000 / 0.01}
@@ -352,7 +368,7 @@ def bytes_a_step(algorithm):
 
 
 def test_the_slower_the_link_the_fewer_the_bytes():
-    fast, *slower = (chosen_for(rate) for rate in (1e9, 1e5, 2e4, 5e3, 1e3))
+    fast, *slower = (chosen_for(rate) for rate in (1e9, 1e5, 2e4, 5e3, 2e2))
     assert fast.name == "bsp"
     assert {algorithm.name for algorithm in slower} == {"local_sgd"}
     sent = [bytes_a_step(algorithm) for algorithm in (fast, *slower)]
