@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import psutil
 
 from relaxcomm.doctor.diagnosis import Finding, Level, ok
-from relaxcomm.system.environment import LAST_PORT
+from relaxcomm.system.environment import LAST_PORT, address_towards
+from relaxcomm.system.network_interface import interface_of
 
 _DEFAULT_PORT = 29500
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
@@ -40,13 +41,14 @@ def _interfaces() -> Iterator[Finding]:
 
 
 def gloo_address() -> tuple[str, str]:
-    """The interface that gloo takes and its address, chosen as gloo does.
+    """The interface that gloo takes and its address, chosen as attach() and gloo do.
 
-    The first of `GLOO_SOCKET_IFNAME`, else the one whose address the host's name resolves to, else the
-    loopback; an interface or address that is not there is "".
+    The first of `GLOO_SOCKET_IFNAME`, else the one from which this host reaches `MASTER_ADDR`, else the one
+    whose address the host's name resolves to, else the loopback; an interface or address that is not there
+    is "".
     """
     known = addresses()
-    wanted = os.environ.get("GLOO_SOCKET_IFNAME")
+    wanted = os.environ.get("GLOO_SOCKET_IFNAME") or _towards_master()
     if wanted:
         name = wanted.split(",")[0]
         return name, next(iter(known.get(name, [])), "")
@@ -56,6 +58,18 @@ def gloo_address() -> tuple[str, str]:
                 return name, address
     loopback = [(name, one) for name, found in known.items() for one in found if is_loopback(one)]
     return loopback[0] if loopback else ("", "")
+
+
+def _towards_master() -> str | None:
+    """The interface that attach() has gloo take."""
+    host = os.environ.get("MASTER_ADDR", "")
+    address = address_towards(host) if resolve(host) else None
+    return None if address is None else interface_of(address)
+
+
+def on_one_host() -> bool:
+    """Whether a launcher says that all workers are on this host."""
+    return os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE")
 
 
 def resolve(host: str) -> list[str]:
@@ -87,10 +101,11 @@ def _gloo() -> Iterator[Finding]:
         )
         yield Finding("gloo", "problem", text, f"name one of {', '.join(one for one in known if known[one])}")
         return
-    reason = "GLOO_SOCKET_IFNAME" if wanted else "the host's name" if resolved else "nothing better"
+    named = "the host's name" if resolved else "nothing better"
+    reason = "GLOO_SOCKET_IFNAME" if wanted else "the way to MASTER_ADDR" if _towards_master() else named
     text = f"takes {name}, {address}, because of {reason}"
     others = [one for one, found in known.items() if any(not is_loopback(it) for it in found)]
-    if is_loopback(address) and others:
+    if is_loopback(address) and others and not on_one_host():
         remedy = f"for several: export GLOO_SOCKET_IFNAME={others[0]} on each, or correct /etc/hosts"
         yield Finding("gloo", "warning", f"{text}: right on one host, wrong on several", remedy)
     else:

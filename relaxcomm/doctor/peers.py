@@ -15,7 +15,8 @@ import torch.distributed as dist
 
 from relaxcomm.doctor import interfaces, link_speed, machine
 from relaxcomm.doctor.diagnosis import Finding, Level, ok
-from relaxcomm.system.environment import attempt_in_store, launcher_holds_store
+from relaxcomm.system.environment import address_towards, attempt_in_store, launcher_holds_store
+from relaxcomm.system.network_interface import use_interface_of
 from relaxcomm.system.tcp import connect_within
 from relaxcomm.system.time_limit import within
 
@@ -36,7 +37,12 @@ def findings(local: Sequence[Finding], timeout_seconds: float) -> list[Finding]:
     hosts_store = rank == 0 and not by_agent
     if not hosts_store and not _answers(host, port, timeout_seconds):
         text = f"rank {rank} cannot reach {host}:{port} within {timeout_seconds:g} s"
-        return [Finding("master", "problem", text, "is rank 0 started, and may the port pass the firewall?")]
+        remedy = "is rank 0 started, and may the port pass the firewall?"
+        if not interfaces.on_one_host() and any(map(interfaces.is_loopback, interfaces.resolve(host))):
+            remedy = "that is this host: start torchrun on rank 0's with --local-addr, its address for others"
+        return [Finding("master", "problem", text, remedy)]
+    if (address := address_towards(host)) is not None:
+        use_interface_of(address)  # as attach() does
     try:
         store = within(
             timeout_seconds, lambda: _store(host, port, hosts=hosts_store, seconds=timeout_seconds)

@@ -60,12 +60,13 @@ def _find_store(seconds: float) -> None:
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     is_held = launcher_holds_store()
     if launched().rank > 0 or is_held:
+        named = "torchrun's --local-addr" if is_held else "MASTER_ADDR"
         await_store(
             host,
             port,
             seconds,
             holder="the launcher" if is_held else "rank 0",
-            remedy=f"start it, with the address of its host as MASTER_ADDR, and {_FREE_PORT}",
+            remedy=f"start it, with the address of its host as {named}, and {_FREE_PORT}",
         )
     elif not _is_hidden(host):
         with suppress(OSError):  # else torch listens everywhere, or says what is wrong

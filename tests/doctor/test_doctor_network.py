@@ -7,6 +7,7 @@ import pytest
 
 from benchmarks.ports import free_port
 from relaxcomm.doctor import interfaces
+from relaxcomm.system.environment import MEETING_VARIABLES
 from tests.ranks import launch_script
 
 INTERFACES = {"lo": "127.0.0.1", "eth0": "192.0.2.7", "eth1": "198.51.100.7", "down0": "203.0.113.7"}
@@ -17,7 +18,7 @@ def machine(monkeypatch):
     """A machine of these interfaces, whose name resolves to the addresses given."""
 
     def made(resolved: list[str], variables: dict[str, str] | None = None) -> None:
-        for name in ("GLOO_SOCKET_IFNAME", "RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"):
+        for name in ("GLOO_SOCKET_IFNAME", *MEETING_VARIABLES, "LOCAL_WORLD_SIZE", "TORCHELASTIC_RUN_ID"):
             monkeypatch.delenv(name, raising=False)
         for name, value in (variables or {}).items():
             monkeypatch.setenv(name, value)
@@ -60,6 +61,20 @@ def test_gloo(machine, resolved, wanted, takes, level, says):
     assert takes[0] in text
 
 
+def test_gloo_takes_the_way_to_the_other_hosts_as_attach_does(machine, monkeypatch):
+    machine(["127.0.1.1"], {"MASTER_ADDR": "host", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"})
+    monkeypatch.setattr(interfaces, "address_towards", lambda host: "198.51.100.7")
+    assert interfaces.gloo_address() == ("eth1", "198.51.100.7")
+    assert found("gloo") == [("ok", "takes eth1, 198.51.100.7, because of the way to MASTER_ADDR", "")]
+
+
+@pytest.mark.parametrize(("local", "level"), [("1", "warning"), ("2", "ok")])
+def test_a_loopback_master_is_right_on_one_host(machine, monkeypatch, local, level):
+    machine(["192.0.2.7"], {"MASTER_ADDR": "host", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": local})
+    monkeypatch.setattr(interfaces, "address_towards", lambda host: "127.0.0.1")
+    assert [one for one, _, _ in found("gloo")] == [level]
+
+
 def test_interfaces_that_are_up_are_listed(machine):
     machine(["192.0.2.7"])
     assert [text.split(":")[0] for _, text, _ in found("interface")] == ["lo", "eth0", "eth1"]
@@ -92,6 +107,7 @@ def test_gloo_listens_where_we_say(wanted):
     """Against gloo itself: the address of the socket that it opens."""
     source = f"""
 import os, psutil, torch.distributed as dist
+del os.environ["MASTER_ADDR"]
 if {wanted!r}:
     os.environ["GLOO_SOCKET_IFNAME"] = {wanted!r}
 before = {{one.laddr for one in psutil.Process().net_connections("tcp") if one.status == "LISTEN"}}

@@ -125,3 +125,13 @@ def test_nobody_hangs_when_another_program_holds_the_port():
         code, found, err = other
     assert (code, err) == (1, "")
     assert "does another program hold that port?" in found["master"]
+
+
+@pytest.mark.parametrize(("local", "says"), [("1", "--local-addr"), ("2", "firewall")])
+def test_a_master_that_is_this_host_is_told_where_workers_are_on_several(monkeypatch, local, says):
+    places = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for name, value in {**places, "LOCAL_WORLD_SIZE": local}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(peers, "_answers", lambda *asked: False)
+    (one,) = peers.findings((), 1.0)
+    assert says in one.remedy
