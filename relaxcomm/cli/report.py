@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 import yaml
 
 from relaxcomm.cli import plot
-from relaxcomm.cli.table import cells, link_in_words, title
+from relaxcomm.cli.table import cells, link_in_words, never_exchanged, title
 from relaxcomm.monitoring.snapshot import jsonable
 from relaxcomm.system.files import write_whole
 from relaxcomm.system.quantities import number
@@ -83,6 +83,11 @@ def findings(results: Sequence[Result]) -> list[str]:
     first = results[0]
     found = []
     for other in results[1:]:
+        if never_exchanged(other):
+            found.append(
+                f"{other.algorithm} never exchanged: its workers trained alone until their final average."
+            )
+            continue
         if not first.bytes_sent or not other.bytes_sent:
             continue
         found.append(
@@ -104,9 +109,11 @@ def _table(results: Sequence[Result]) -> str:
     for row, result in zip(rows, results, strict=True):
         for seconds in (result.exposed_communication_seconds, result.hidden_communication_seconds):
             row.append(f"{seconds:.2f} s")
-    best = {1: _best([r.measure if r.higher_is_better else -r.measure for r in results])}
-    best[header.index("time")] = _best([-result.seconds for result in results])
-    best[header.index("sent")] = _best([-result.bytes_sent for result in results])
+    best = {
+        1: _best(results, lambda one: one.measure if one.higher_is_better else -one.measure),
+        header.index("time"): _best(results, lambda one: -one.seconds),
+        header.index("sent"): _best(results, lambda one: -one.bytes_sent),
+    }
     lines = ["<tr>", *(f"<th>{html.escape(name)}</th>" for name in header), "</tr>"]
     for row in rows:
         lines.append("<tr>")
@@ -117,8 +124,8 @@ def _table(results: Sequence[Result]) -> str:
     return f'<div class="scroll"><table>{"".join(lines)}</table></div>'
 
 
-def _best(scores: Sequence[float]) -> int:
-    return max(range(len(scores)), key=lambda index: scores[index])
+def _best(results: Sequence[Result], score: Callable[[Result], float]) -> int:
+    return max(range(len(results)), key=lambda at: (not never_exchanged(results[at]), score(results[at])))
 
 
 def _figures(results: Sequence[Result]) -> list[str]:

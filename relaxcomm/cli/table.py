@@ -61,4 +61,9 @@ def cells(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
 def _reduction(result: Result) -> str:
     if result.reduction is not None:
         return f"{result.reduction:.1f}x"
-    return "never exchanged" if result.workers > 1 and not result.synchronisations else "-"
+    return "never exchanged" if never_exchanged(result) else "-"
+
+
+def never_exchanged(result: Result) -> bool:
+    """Whether workers were only averaged at the end, which is no merit of an algorithm."""
+    return result.workers > 1 and not result.synchronisations

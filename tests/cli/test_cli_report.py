@@ -77,6 +77,16 @@ def test_the_first_is_compared_with_in_words():
     assert report.findings([result("bsp", 0), result("local_sgd", 0)]) == []
 
 
+def test_what_never_exchanged_is_no_best_and_is_not_compared():
+    alone = replace(result("diloco", 1000), seconds=0.1, synchronisations=0)
+    results = [result("bsp", 4_000_000), alone]
+    assert report.findings(results) == [
+        "diloco never exchanged: its workers trained alone until their final average."
+    ]
+    best = [text for text, is_best in _Page(make(*results)).cells if is_best]
+    assert best == ["0.9800", "1.50 s", "4 MB", "0.9800"]
+
+
 def test_names_are_text():
     text = make(replace(result("bsp", 1000), algorithm="<b>&", composition="<script>"))
     assert "<script>" not in text
