@@ -16,7 +16,7 @@ _SMALL = 32, 32  # of such a tensor, in which state is made
 _STEP_SECONDS, _BYTES_A_SECOND, _LATENCY_SECONDS = 0.1, 12.5e6, 1e-3
 _ABOUT = """\
 For 1,000,000 float32 parameters in 16 matrices, links of 100 Mbit/s and 1 ms, and steps that compute for 0.1
-seconds; by the [planner](../plan.md), on average over steps and workers. Memory is what comes to the model,
+seconds; by the [planner](../plan.md), on average over steps and workers. Memory is that beside the model,
 `.grad` and the optimizer, in bytes a parameter.
 
 | workers | sent a step | time of a step | kept | buffers | while messages are under way |

@@ -36,9 +36,9 @@ _SEEDS = written(Annotated[int, Field(ge=2)])
 
 
 WorkerCounts = Annotated[
-    str | None, option("Numbers of workers; the configuration's without.", metavar="N,M,…")
+    str | None, option("Numbers of workers; default: the configuration's.", metavar="N,M,…")
 ]
-Names = Annotated[str | None, option("Names, or all; the configuration's without.", metavar="A,B,C")]
+Names = Annotated[str | None, option("Names, or all; default: the configuration's.", metavar="A,B,C")]
 StepSeconds = Annotated[float | None, option("Of a step without communication.", metavar="S", parser=_NUMBER)]
 Measure = Annotated[
     bool, typer.Option("--measure", metavar="", help="Measure a step and coding on this machine.")
@@ -46,7 +46,7 @@ Measure = Annotated[
 LinkText = Annotated[
     str | None,
     option(
-        "Each worker's link, such as 100mbit,5ms; of a graph, of edges that say nothing.",
+        "Each worker's link, such as 100mbit,5ms; of a graph, edges that have none.",
         metavar="RATE[,LATENCY[,BURST]]",
     ),
 ]
@@ -62,7 +62,7 @@ Sites = Annotated[
 ]
 Parameters = Annotated[
     int | None,
-    option("Model size; the task's model without.", "--parameters", metavar="D", parser=parameter_count),
+    option("Model size; default: the task's.", "--parameters", metavar="D", parser=parameter_count),
 ]
 Jitter = Annotated[
     float | None, option("Standard deviation of a worker's steps, in seconds.", metavar="S", parser=_NUMBER)
@@ -86,7 +86,7 @@ Train = Annotated[
     typer.Option("--train", metavar="", help="Train the task on simulated workers, in virtual time."),
 ]
 Seeds = Annotated[
-    int | None, option("Training runs of each algorithm; 3 without.", metavar="K", parser=_SEEDS)
+    int | None, option("Training runs of each algorithm; default: 3.", metavar="K", parser=_SEEDS)
 ]
 Target = Annotated[
     float | None,
@@ -95,7 +95,7 @@ Target = Annotated[
 Within = Annotated[
     float | None,
     option(
-        "Compare quality after these virtual seconds; without, when the first ends.",
+        "Compare quality after these virtual seconds; default: when the first ends.",
         metavar="S",
         parser=_POSITIVE,
     ),

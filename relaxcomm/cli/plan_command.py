@@ -64,9 +64,9 @@ def plan(
 ) -> None:
     """Predict what algorithms will cost: time, bytes, utilisation, memory, and the bandwidth that they need.
 
-    What each algorithm sends is replayed in virtual time. An algorithm that cannot run so is told, and leaves
-    the others their rows. With --train the task is trained besides, on simulated workers in the same virtual
-    time, over several seeds; without it nothing is said of quality.
+    What each algorithm sends is replayed in virtual time; a line says which algorithms cannot run so. --train
+    also trains the task, on simulated workers in the same virtual time, over several seeds; else nothing is
+    said of quality.
     """
     with readable(traceback):
         training = training_of(train, seeds, target, within, num_parameters)

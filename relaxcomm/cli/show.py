@@ -48,7 +48,7 @@ def show(
     workers: Annotated[
         int | None,
         option(
-            "World size for the bytes; the file's, or several, without.",
+            "World size for the bytes; default: the file's, or several.",
             metavar="N",
             parser=written(WorkerCount),
         ),
@@ -56,7 +56,7 @@ def show(
     num_parameters: Annotated[
         int | None,
         option(
-            f"Model size for the bytes; the file's task, or {_NUM_PARAMETERS:,}, without.",
+            f"Model size for the bytes; default: the task's, or {_NUM_PARAMETERS:,}.",
             "--parameters",
             metavar="D",
             parser=parameter_count,
