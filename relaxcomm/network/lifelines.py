@@ -24,8 +24,10 @@ def listen() -> str:
     with suppress(OSError):
         if not _listening:
             at_exit(_close_all)
-            _listening.append(socket.create_server((_address(), 0), backlog=_MOST_WATCHING))
-        address, port = _listening[0].getsockname()
+            address = _address()
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            _listening.append(socket.create_server((address, 0), family=family, backlog=_MOST_WATCHING))
+        address, port = _listening[0].getsockname()[:2]
         return f"{address} {port}"
     return ""
 
@@ -74,9 +76,11 @@ def _address() -> str:
     """Where Gloo listens: on the interface that is named, or where the host's name leads."""
     import psutil
 
-    for one in psutil.net_if_addrs().get(os.environ.get("GLOO_SOCKET_IFNAME", ""), ()):
-        if one.family == socket.AF_INET:
-            return one.address
+    named = psutil.net_if_addrs().get(os.environ.get("GLOO_SOCKET_IFNAME", ""), ())
+    for family in (socket.AF_INET, socket.AF_INET6):
+        for one in named:
+            if one.family == family and "%" not in one.address:  # a link's own, which others write otherwise
+                return one.address
     return socket.gethostbyname(socket.gethostname())
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 
 from relaxcomm.network import lifelines
@@ -74,3 +77,18 @@ def test_a_child_does_not_keep_a_process_alive(other):
 
 def test_a_process_that_is_not_watched_listens_nowhere():
     assert this_process(is_watched=False).count(" ") == 1
+
+
+def test_where_a_host_has_ipv6_alone_processes_are_watched_too(monkeypatch):
+    found = [SimpleNamespace(family=socket.AF_INET6, address=one) for one in ("fe80::1%lo", "::1")]
+    monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"lo": found})
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setattr(lifelines, "_listening", [])
+    monkeypatch.setattr(lifelines, "_watched", watched := {})
+    address = lifelines.listen()
+    assert address.startswith("::1 ")
+    lifelines.watch(address)
+    assert not lifelines.has_ended(address)
+    lifelines._listening.pop().close()  # as the system does at its process's end
+    until(lambda: lifelines.has_ended(address), "its end", 10)
+    assert watched == {address: None}
