@@ -22,6 +22,7 @@ from relaxcomm.network.threaded_call import ThreadedCall
 _LOOK_SECONDS = 0.01
 _MAKING = timedelta(seconds=10)  # of groups, among those who have all just said that they are here
 _ANSWER = timedelta(seconds=0.1)
+_GOODBYE_SECONDS = 5.0
 _NEWCOMERS = "newcomers"
 
 
@@ -88,6 +89,7 @@ class Generations:
 
     def leave(self, words: str) -> None:
         """Say that this worker takes part no more, to those who would wait for it."""
+        self._store.seconds = min(_GOODBYE_SECONDS, self._store.seconds)
         with suppress(RuntimeError):  # the store is gone, and with it whoever would ask
             self._store.set(f"left/{self._worker}", words)
         self._store.close()
@@ -221,9 +223,9 @@ class Generations:
             raise
         except RuntimeError as error:
             raise CommunicationError(
-                f"worker {self._worker} cannot {what}: the store in which the workers would agree has ended "
-                f"with its process ({without_frames(error)}): the run has ended, or was interrupted; if it "
-                "goes on, let a process hold the store that does not train"
+                f"worker {self._worker} cannot {what}: the store in which the workers would agree has ended, "
+                f"or cannot be reached ({without_frames(error)}): the run is over or the network is cut; if "
+                "it goes on, let a process hold the store that does not train, where all reach it"
             ) from error
 
 

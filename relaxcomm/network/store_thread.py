@@ -86,14 +86,14 @@ class BoundedStore:
     """
 
     def __init__(self, store: Any, seconds: float) -> None:
-        self._thread, self._seconds = StoreThread(store), seconds
+        self._thread, self.seconds = StoreThread(store), seconds
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """A method of the store."""
 
         def ask(*arguments: Any) -> Any:
             try:
-                return self._thread.ask(lambda store: getattr(store, name)(*arguments), self._seconds)
+                return self._thread.ask(lambda store: getattr(store, name)(*arguments), self.seconds)
             except TimeoutError as error:
                 raise RuntimeError(str(error)) from error
 

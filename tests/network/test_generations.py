@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
+from relaxcomm import network
 from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.network.generations import Generations
 from relaxcomm.network.rendezvous import Rendezvous
@@ -117,8 +118,19 @@ def test_where_the_store_has_ended_so_may_the_run():
     stays.newest()
     del holds
     assert stays.newest() == -1, "training needs no store; whoever may have been lost is asked for there"
-    with pytest.raises(CommunicationError, match=r"worker 1 cannot go on: .* the run has ended, or was"):
+    with pytest.raises(CommunicationError, match=r"worker 1 cannot go on: .* ended, or cannot be reached"):
         stays.follow()
+
+
+def test_goodbye_does_not_wait_for_a_store_out_of_reach_as_long_as_training_would(monkeypatch):
+    monkeypatch.setattr(network.generations, "_GOODBYE_SECONDS", 0.1)
+    leaves, answers = generations(dist.HashStore(), 0, 60), threading.Event()
+    with pytest.raises(TimeoutError):
+        leaves._store._thread.ask(lambda store: answers.wait(), 0)
+    begun = time.monotonic()
+    leaves.leave("failed")
+    assert time.monotonic() - begun < 30
+    answers.set()
 
 
 def test_training_waits_for_no_store_that_does_not_answer():
