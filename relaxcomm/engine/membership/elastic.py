@@ -8,6 +8,8 @@ from dataclasses import replace
 from itertools import count
 from typing import TypeVar
 
+from torch.distributed import DistStoreError
+
 from relaxcomm.config import Config
 from relaxcomm.errors import CommunicationError, ConfigError, RankLostError
 from relaxcomm.network import TorchTransport, Transport
@@ -19,6 +21,7 @@ from relaxcomm.tensors import buffer_pool
 
 T = TypeVar("T")
 _ATTEMPTS = 3  # to join: each costs the others a step, and it may be this worker that is hard to reach
+_SHOWN = 16  # workers in an error
 
 
 class Elastic:
@@ -32,6 +35,7 @@ class Elastic:
 
     def __init__(self, generations: Generations, timeout_seconds: float, quorum: int) -> None:
         self.generations, self._timeout_seconds, self._quorum = generations, timeout_seconds, quorum
+        self._lost: dict[int, str] = {}  # in all changes that this worker has seen
 
     @classmethod
     def begin(cls, rendezvous: Rendezvous, settings: Config) -> Elastic:
@@ -59,15 +63,24 @@ class Elastic:
             world: before.
             newest: newcomers up to this one are admitted.
 
-        Raises: GivenUpError if this rank is not among them; CommunicationError if they are too few.
+        Raises: GivenUpError if this rank is not among them; CommunicationError if they are too few, or this
+            rank and another one do not reach each other.
         """
+        in_vain = 0
         while True:
             rendezvous = self.generations.follow(newest)
             self._check_quorum()
             try:
                 return self.at(world, rendezvous)
-            except RankLostError:  # another is lost: those who are left agree anew
-                continue
+            except RankLostError as error:  # another is lost: those who are left agree anew
+                in_vain = 0 if self.generation.lost or self.generation.joined else in_vain + 1
+                # Who has only waited for those that do not reach each other may go on without them.
+                has_waited = isinstance(error.__cause__, DistStoreError) or " failed: " in str(error)
+                if in_vain == (2 * _ATTEMPTS if has_waited else _ATTEMPTS):
+                    raise CommunicationError(
+                        f"this worker and another reach the store, but not each other, {in_vain} times in a "
+                        f"row: {error}; see to the network between their hosts, and start this one again"
+                    ) from None
 
     def at(self, world: World, rendezvous: Rendezvous) -> World:
         """This rank's world among those who meet there."""
@@ -124,9 +137,11 @@ class Elastic:
         tell(f"{'; '.join(changes)}: {ranks} on from step {step}")
 
     def _check_quorum(self) -> None:
+        self._lost |= self.generation.lost
         size = len(self.generation.workers)
         if size < self._quorum:
-            lost = "; ".join(f"worker {worker} {how}" for worker, how in self.generation.lost.items())
+            newest = list(self._lost.items())[-_SHOWN:]
+            lost = "; ".join(f"worker {worker} {how}" for worker, how in newest)
             raise CommunicationError(
                 f"{size} of the workers are left, fewer than membership.quorum: {self._quorum} ({lost}); "
                 "start the run again from a checkpoint"

@@ -35,6 +35,44 @@ def test_each_change_is_told(lost, joined, in_order, told, capsys):
     assert capsys.readouterr().err == ("" if told is None else f"relaxcomm: {told}\n")
 
 
+def following(monkeypatch, changes, meets, quorum=1, said="", cause=None):
+    """What becomes of a worker that sees these generations, of which it meets the others in one."""
+    generations, coming = SimpleNamespace(current=None), iter(changes)
+
+    def follow(newest):
+        generations.current = next(coming)
+        return generations.current.number
+
+    def at(world, number):
+        if number != meets:
+            raise RankLostError(f"{said}no route to host") from cause
+        return number
+
+    generations.follow = follow
+    elastic = Elastic(generations, 1.0, quorum)
+    monkeypatch.setattr(elastic, "at", at)
+    return elastic.next_world(None, -1)
+
+
+def test_who_agree_but_do_not_reach_each_other_do_not_try_for_ever(monkeypatch):
+    """A firewall between two workers that both reach the store had all agree again and again."""
+    kept = [Generation(number, (0, 1, 2), {3: "has ended"} if number == 2 else {}) for number in range(1, 9)]
+    assert following(monkeypatch, kept, 4) == 4
+    with pytest.raises(CommunicationError, match=r"not each other, 3 times in a row: no route to host"):
+        following(monkeypatch, kept[:5], 6)
+    said = "rank 2 failed: RankLostError: "  # so that it leaves, and this one can go on without it
+    assert following(monkeypatch, kept, 7, said=said) == 7
+    assert following(monkeypatch, kept, 7, cause=dist.DistStoreError("not all came")) == 7
+    with pytest.raises(CommunicationError, match=r"not each other, 6 times in a row"):
+        following(monkeypatch, kept, 9, said=said)
+
+
+def test_too_few_are_left_after_several_losses_of_which_all_are_named(monkeypatch):
+    losses = [Generation(1, (0, 1, 2), {3: "has ended"}), Generation(2, (0, 1), {2: "is stopped"})]
+    with pytest.raises(CommunicationError, match=r"quorum: 3 \(worker 3 has ended; worker 2 is stopped\)"):
+        following(monkeypatch, losses, 9, quorum=3)
+
+
 @pytest.mark.parametrize("lost", [0, 2, 3])
 def test_who_joins_asks_again_where_that_is_broken_off(lost, capsys):
     asked, met = [], []
