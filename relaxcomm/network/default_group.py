@@ -9,15 +9,16 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
 from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.network.liveness import without_frames
-from relaxcomm.network.rendezvous import Rendezvous, next_name
+from relaxcomm.network.rendezvous import CONNECTING, Rendezvous, next_name, set_limit
 from relaxcomm.network.seal import agree
 from relaxcomm.network.secret import Secret
-from relaxcomm.network.signed_store import signed
+from relaxcomm.network.signed_store import read_all, signed
 from relaxcomm.network.store_client import await_store
 from relaxcomm.network.store_server import serve_store
 from relaxcomm.network.transport import Membership
@@ -75,12 +76,17 @@ def _find_store(seconds: float) -> None:
 
 def _is_hidden(host: str) -> bool:
     """Whether others know it by another address: /etc/hosts often has 127.0.1.1 for a host's own name."""
-    here = launched()
+    here, address = launched(), _resolved(host)
+    if address in ("", host) or host == "localhost":
+        return False
+    return ipaddress.ip_address(address).is_loopback and here.local_world_size < here.world_size
+
+
+def _resolved(host: str) -> str:
+    """Its address as this host has it; empty if it has none."""
     with suppress(OSError):
-        address = ipaddress.ip_address(socket.getaddrinfo(host, None)[0][4][0])
-        named = str(address) != host and host != "localhost"
-        return named and address.is_loopback and here.local_world_size < here.world_size
-    return False
+        return str(socket.getaddrinfo(host, None)[0][4][0])
+    return ""
 
 
 def make_default_group(timeout_seconds: float, secret: Secret | None = None) -> None:
@@ -97,9 +103,10 @@ def make_default_group(timeout_seconds: float, secret: Secret | None = None) -> 
         ForgeryError or ConfigError if ranks do not have the same secret.
     """
     check_rendezvous()
-    if (address := address_towards(os.environ["MASTER_ADDR"])) is not None:
-        use_interface_of(address)
     here, limit = launched(), timedelta(seconds=timeout_seconds)
+    is_hidden = _is_hidden(os.environ["MASTER_ADDR"])
+    if not is_hidden and (address := address_towards(os.environ["MASTER_ADDR"])) is not None:
+        use_interface_of(address)
     try:
         if not _met:
             _find_store(timeout_seconds)
@@ -109,10 +116,17 @@ def make_default_group(timeout_seconds: float, secret: Secret | None = None) -> 
         name = next_name(store, f"relaxcomm/{attempt_in_store()}", own)
         checked = signed(store, secret)
         _signed.append(checked)
-        agree(Rendezvous(checked, name, Membership(own, size), tuple(range(size)), limit, limit, secret))
         named = dist.distributed_c10d.PrefixStore(name, checked)
         named.set_timeout(limit)
-        dist.init_process_group("gloo", store=named, rank=own, world_size=size, timeout=limit)
+        named.set(f"master/{own}", "" if is_hidden else _resolved(os.environ["MASTER_ADDR"]))
+        agree(Rendezvous(checked, name, Membership(own, size), tuple(range(size)), limit, limit, secret))
+        if is_hidden:  # those on other hosts know its address
+            seen = [one.decode() for one in read_all(named, [f"master/{rank}" for rank in range(size)])]
+            use_interface_of(next(filter(None, seen), ""))
+        dist.init_process_group(
+            "gloo", store=named, rank=own, world_size=size, timeout=limit / CONNECTING
+        )  # all are there, and connect within the limit
+        set_limit(dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")), limit)
     except ConfigError:
         raise
     except (RuntimeError, ValueError) as error:

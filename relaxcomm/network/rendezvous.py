@@ -20,6 +20,8 @@ from relaxcomm.network.transport import Membership
 from relaxcomm.system.environment import attempt_in_store
 
 _MARGIN_SECONDS = 2.0  # torch gives up so much later than the engine, which says more
+CONNECTING = 5
+"""Gloo waits so many times its limit for a connection that another rank is to open."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +92,22 @@ class Rendezvous:
             workers: all of them, in the order of their ranks from now on.
             making: the longest wait for another rank while a group is made.
         """
-        mine = Membership(workers.index(worker), len(workers))
+        mine, store = Membership(workers.index(worker), len(workers)), self.store
+        if isinstance(store, SignedStore):  # it keeps what is cloned of it: of each generation its own
+            store = signed(store.underlying_store, self.secret)
         name = f"{self.name}/{number}"
-        return replace(self, name=name, membership=mine, ranks=tuple(workers), making=making)
+        return replace(self, store=store, name=name, membership=mine, ranks=tuple(workers), making=making)
 
     def gloo(self, purpose: str) -> Any:
-        """A Gloo group of all ranks, which must make the same ones in the same order."""
-        store = PrefixStore(f"{self.name}/{purpose}", self.store)
-        made = ProcessGroupGloo(store, self.membership.rank, self.membership.world_size, self.making)
+        """A Gloo group of all ranks, which must make the same ones in the same order.
+
+        Raises: RuntimeError if one does not come, or cannot be connected to, within `making` each.
+        """
+        store, size = PrefixStore(f"{self.name}/{purpose}", self.store), self.membership.world_size
+        if store.add("came", 1) == size:
+            store.set("all came", "")
+        store.wait(["all came"], self.making)
+        made = ProcessGroupGloo(store, self.membership.rank, size, self.making / CONNECTING)
         set_limit(made, self.limit)
         return made
 

@@ -4,9 +4,10 @@ import os
 import socket
 
 import pytest
+import torch.distributed as dist
 
 from benchmarks.ports import free_port
-from relaxcomm.errors import CommunicationError
+from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.network import default_group
 
 PLACE = {"RANK": "0", "MASTER_ADDR": "node-0", "MASTER_PORT": "29500"}
@@ -31,6 +32,30 @@ def test_a_name_that_only_its_own_host_takes_for_loopback(monkeypatch, host, add
     monkeypatch.setattr(default_group, "serve_store", lambda *place: place)
     default_group._find_store(1.0)
     assert served == ([(host, 29500)] if serves else [])
+
+
+@pytest.mark.parametrize(("address", "listens_at"), [("127.0.1.1", "10.0.0.3"), ("10.0.0.7", "10.0.0.7")])
+def test_gloo_listens_where_other_hosts_reach_a_name_that_is_loopback_at_home(
+    monkeypatch, address, listens_at
+):
+    """It took the loopback, where the others were refused."""
+    monkeypatch.setattr(os, "environ", PLACE | SEVERAL_HOSTS)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(None, None, None, None, (address, 0))])
+    monkeypatch.setattr(default_group, "address_towards", lambda host: address)
+    monkeypatch.setattr(default_group, "_met", [(dist.HashStore(), 0, 2)])
+    monkeypatch.setattr(default_group, "use_interface_of", (used := []).append)
+
+    def agree(place):
+        dist.PrefixStore(place.name, place.store).set("master/1", "10.0.0.3")
+
+    def make(*_, **settings):
+        raise ConfigError("as far as this")
+
+    monkeypatch.setattr(default_group, "agree", agree)
+    monkeypatch.setattr(dist, "init_process_group", make)
+    with pytest.raises(ConfigError, match="as far as this"):
+        default_group.make_default_group(1.0)
+    assert used == [listens_at]
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+import psutil
 import pytest
 import torch.distributed as dist
 import torch.testing._internal.distributed.fake_pg  # noqa: F401  # which torch knows only then
 
 from relaxcomm.errors import CommunicationError, ConfigError
-from relaxcomm.network import default_group
+from relaxcomm.network import default_group, rendezvous
 from relaxcomm.network.rendezvous import Rendezvous, next_name
 from relaxcomm.network.secret import Secret
-from relaxcomm.network.signed_store import SignedStore
+from relaxcomm.network.signed_store import SignedStore, signed
+from relaxcomm.network.store_thread import StoreThread
+from relaxcomm.network.transport import Membership
 
+DAYS = timedelta(days=60)
 STORES = {
     "hash": lambda folder: dist.HashStore(),
     "file": lambda folder: dist.FileStore(str(folder / "store"), 3),
@@ -85,3 +91,37 @@ def test_whoever_gives_up_names_those_who_have_not_come(monkeypatch):
         f"rank 2 did not come{together}",
         f"rank 0 had given up before the last one came{together}",
     ]
+
+
+def test_who_comes_and_cannot_be_connected_to_is_waited_for_no_longer_than_the_limit(monkeypatch):
+    """Gloo waits five times as long where the other side is to open the connection."""
+    made = []
+    monkeypatch.setattr(rendezvous, "ProcessGroupGloo", lambda *place: made.append(place) or dist.HashStore())
+    monkeypatch.setattr(rendezvous, "set_limit", lambda group, limit: None)
+    store = dist.HashStore()
+    places = [
+        Rendezvous(store, "run", Membership(rank, 2), (0, 1), DAYS, timedelta(seconds=1)) for rank in range(2)
+    ]
+    with pytest.raises(RuntimeError, match=r"[Tt]imeout"):
+        places[0].gloo("host")
+    places[1].gloo("host")
+    assert made[0][1:] == (1, 2, timedelta(seconds=0.2))
+
+
+@pytest.mark.parametrize("secret", [None, Secret(b"a" * 32)], ids=["open", "secret"])
+def test_each_generation_lets_go_of_the_connections_of_the_one_before(secret):
+    store = dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    first = Rendezvous(signed(store, secret), "run", Membership(0, 1), (0,), DAYS, DAYS, secret)
+
+    def connections():
+        return len([one for one in psutil.Process().net_connections() if one.raddr[1:] == (store.port,)])
+
+    counts = []
+    for number in range(1, 4):
+        place = first.of_generation(number, 0, (0,), DAYS)
+        asking = StoreThread(dist.PrefixStore(place.name, place.store))
+        asking.ask(lambda one: one.set("key", "value"), 20)
+        asking.close()
+        del asking, place
+        counts.append(connections())
+    assert counts == counts[:1] * 3
