@@ -56,12 +56,13 @@ class Elastic:
         """The one that trains now."""
         return self.generations.current
 
-    def next_world(self, world: World, newest: int) -> World:
+    def next_world(self, world: World, newest: int, left: Generation) -> World:
         """Agree on who goes on, and meet them.
 
         Args:
             world: before.
             newest: newcomers up to this one are admitted.
+            left: the generation that has trained last; what was lost in one that never met counts from then.
 
         Raises: GivenUpError if this rank is not among them; CommunicationError if they are too few, or this
             rank and another one do not reach each other.
@@ -71,7 +72,9 @@ class Elastic:
             rendezvous = self.generations.follow(newest)
             self._check_quorum()
             try:
-                return self.at(world, rendezvous)
+                following = self.at(world, rendezvous)
+                self.generations.current = self._since(left)
+                return following
             except RankLostError as error:  # another is lost: those who are left agree anew
                 in_vain = 0 if self.generation.lost or self.generation.joined else in_vain + 1
                 # Who has only waited for those that do not reach each other may go on without them.
@@ -81,6 +84,13 @@ class Elastic:
                         f"this worker and another reach the store, but not each other, {in_vain} times in a "
                         f"row: {error}; see to the network between their hosts, and start this one again"
                     ) from None
+
+    def _since(self, left: Generation) -> Generation:
+        """The generation now, with all who were lost and have joined since another one."""
+        now = self.generation
+        lost = {one: self._lost[one] for one in left.workers if one not in now.workers}
+        joined = tuple(one for one in now.workers if one not in left.workers)
+        return replace(now, lost=lost, joined=joined)
 
     def at(self, world: World, rendezvous: Rendezvous) -> World:
         """This rank's world among those who meet there."""

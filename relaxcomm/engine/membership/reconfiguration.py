@@ -122,7 +122,7 @@ class Reconfiguration:
             elastic.give_up(world)
         while True:
             try:
-                following = elastic.next_world(world, newest)
+                following = elastic.next_world(world, newest, generation)
             except GivenUpError as error:
                 self._join_again(error, before.bound, world, in_step=in_step)
                 return True

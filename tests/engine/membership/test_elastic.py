@@ -51,20 +51,32 @@ def following(monkeypatch, changes, meets, quorum=1, said="", cause=None):
     generations.follow = follow
     elastic = Elastic(generations, 1.0, quorum)
     monkeypatch.setattr(elastic, "at", at)
-    return elastic.next_world(None, -1)
+    elastic.next_world(None, -1, Generation(0, (0, 1, 2, 3)))
+    return elastic.generation
 
 
 def test_who_agree_but_do_not_reach_each_other_do_not_try_for_ever(monkeypatch):
     """A firewall between two workers that both reach the store had all agree again and again."""
     kept = [Generation(number, (0, 1, 2), {3: "has ended"} if number == 2 else {}) for number in range(1, 9)]
-    assert following(monkeypatch, kept, 4) == 4
+    assert following(monkeypatch, kept, 4).number == 4
     with pytest.raises(CommunicationError, match=r"not each other, 3 times in a row: no route to host"):
         following(monkeypatch, kept[:5], 6)
     said = "rank 2 failed: RankLostError: "  # so that it leaves, and this one can go on without it
-    assert following(monkeypatch, kept, 7, said=said) == 7
-    assert following(monkeypatch, kept, 7, cause=dist.DistStoreError("not all came")) == 7
+    assert following(monkeypatch, kept, 7, said=said).number == 7
+    assert following(monkeypatch, kept, 7, cause=dist.DistStoreError("not all came")).number == 7
     with pytest.raises(CommunicationError, match=r"not each other, 6 times in a row"):
         following(monkeypatch, kept, 9, said=said)
+
+
+def test_who_was_lost_in_a_generation_that_never_met_is_told_of(monkeypatch):
+    """It was said that none is lost."""
+    changes = [Generation(1, (0, 1, 2), {3: "has ended"}), Generation(2, (0, 1, 2))]
+    assert following(monkeypatch, changes, 2) == Generation(2, (0, 1, 2), {3: "has ended"})
+    changes = [
+        Generation(1, (0, 1, 2, 4), {3: "has ended"}, (4,)),
+        Generation(2, (0, 1), {4: "failed", 2: "late"}),
+    ]
+    assert following(monkeypatch, changes, 2) == Generation(2, (0, 1), {2: "late", 3: "has ended"})
 
 
 def test_too_few_are_left_after_several_losses_of_which_all_are_named(monkeypatch):

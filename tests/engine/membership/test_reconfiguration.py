@@ -27,7 +27,7 @@ def gone_on(world: World):
         elastic = SimpleNamespace(
             generation=Generation(0, tuple(range(world.size))),
             generations=None,
-            next_world=lambda before, newest: RanksNow(world.group.transport(), before.statistics),
+            next_world=lambda before, newest, left: RanksNow(world.group.transport(), before.statistics),
             give_up=lambda before: None,
             say=lambda step, in_order: None,
         )
