@@ -11,7 +11,7 @@ from weakref import ref
 
 from relaxcomm.checkpoint.newest_whole import newest_whole
 from relaxcomm.checkpoint.plain_state import split
-from relaxcomm.checkpoint.writing import Write, prepare
+from relaxcomm.checkpoint.writing import Write, clear_away, prepare
 from relaxcomm.engine import Engine
 from relaxcomm.engine.attaching.consistency import sharing_errors
 from relaxcomm.engine.run_state import Stateful, check_others
@@ -110,6 +110,8 @@ class Saving:
         destinations, spoilt = zip(*told.everyone, strict=True)
         if any(spoilt):
             raise held_error(spoilt, engine.step, _SPOILT)
+        if world.process.rank == 0:
+            clear_away(destinations[0])
         self._world = ref(world)
         self._write = Write(destinations[0], *state, world.process, engine.settings.timeout_seconds)
 

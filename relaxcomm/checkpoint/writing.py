@@ -54,9 +54,7 @@ class Destination:
 
 
 def prepare(path: Path, step: int, keep: int) -> Destination:
-    """Choose the place of the next checkpoint, and clear away what was never finished; rank 0 does so."""
-    for left in unfinished(path):
-        shutil.rmtree(left, ignore_errors=True)
+    """Choose the place of the next checkpoint; rank 0 does so."""
     before = [one.manifest.number for one in checkpoints(path) if one.manifest is not None]
     names = {one.name for one in path.iterdir()} if path.is_dir() else set()
     name = base = f"step-{step:08d}"
@@ -66,6 +64,16 @@ def prepare(path: Path, step: int, keep: int) -> Destination:
         name = f"{base}-{again}"
     partial = path / f"{name}.{secrets.token_hex(4)}{PARTIAL}"
     return Destination(path / name, max(before, default=-1) + 1, step, keep, partial)
+
+
+def clear_away(destination: Destination) -> None:
+    """Delete what was never finished beside it; rank 0 does so when it has met the others.
+
+    Before, it may be one that was away, while those who went on without it write another one.
+    """
+    for left in unfinished(destination.folder.parent):
+        if left != destination.partial:
+            shutil.rmtree(left, ignore_errors=True)
 
 
 class Write:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from relaxcomm.checkpoint.meeting import Meeting
-from relaxcomm.checkpoint.writing import Write, prepare
+from relaxcomm.checkpoint.writing import Write, clear_away, prepare
 from relaxcomm.errors import CheckpointError
 from relaxcomm.network.transport import Membership
 
@@ -18,7 +18,7 @@ def test_another_run_that_saves_in_the_same_folder_is_told_of_at_once(tmp_path):
     while not (place.partial / "meeting" / "content-0.told").exists():
         time.sleep(0.01)
     began = time.monotonic()
-    prepare(tmp_path, 5, 2)
+    clear_away(prepare(tmp_path, 5, 2))
     problem = write.wait()
     assert time.monotonic() - began < 20
     assert isinstance(problem, CheckpointError)

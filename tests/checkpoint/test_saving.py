@@ -172,7 +172,9 @@ def test_it_is_given_up_also_by_a_rank_that_begins_to_write_when_another_has_giv
     assert not begin(0).give_up()
     assert not begin(2).give_up()
     assert len(list(tmp_path.iterdir())) == 2
-    writing.prepare(tmp_path, step=6, keep=2)
+    later = writing.prepare(tmp_path, step=6, keep=2)
+    assert len(list(tmp_path.iterdir())) == 2, "who prepares it may be a rank that the others have given up"
+    writing.clear_away(later)
     assert not list(tmp_path.iterdir()), "the next one clears them away"
 
 
