@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +33,12 @@ def listen(address: str) -> tuple[TCPStore, str]:
     is_host = ":" not in address or address.endswith("]")
     host, port = (address.strip("[]"), 0) if is_host else split_address(address)
     try:
+        found = str(socket.getaddrinfo(host, None)[0][4][0])
+        if found != host and "localhost" not in host and found.startswith("127."):
+            raise ConfigError(  # as Debian's /etc/hosts has it
+                f"--address {shown(address)}: that name is {found} on this machine, which no other reaches; "
+                "give the address that this machine has in their network"
+            )
         store = serve_store(host, port)
     except OSError as error:
         raise ConfigError(
