@@ -39,7 +39,7 @@ class Footprint:
     Args:
         kept: what checkpoints hold, and what a server's part holds.
         buffers: room that stays from step to step and says nothing.
-        under_way: what is sent and received besides, until the result is applied.
+        under_way: what is sent and received besides, and is to be kept next, until the result is applied.
     """
 
     kept: float
@@ -179,7 +179,10 @@ def _of_bucket(
         if served is not None:
             kept += sum(value.nbytes for value in served.service.export().values())
             buffers += served.request.nbytes + served.reply.nbytes
-        under_way.append(_under_way(rule, bucket, state, cx))
+        # After a step all but the compressors' are kept bucket by bucket.
+        kept_later = ("compressor",) if rule.payload.facts.site == "step" else state
+        anew = sum(value.nbytes for role in kept_later for value in state[role].saved.values())
+        under_way.append(_under_way(rule, bucket, state, cx) + anew)
     if any(rule.payload.facts.site == "backward" for rule in rules):
         buffers += copied * GradientBuffer(bucket).whole.nbytes
     return kept, buffers, max(under_way)
@@ -202,7 +205,7 @@ def _under_way(rule: Rule, bucket: Bucket, state: RuleState, cx: Context) -> int
         one += message.nbytes
     at_step = rule.payload.facts.site == "step"
     if not rule.delay:
-        return one + at_step * message.nbytes  # the message itself, whose memory a GPU keeps
+        return one + at_step * message.nbytes  # the message itself
     if at_step:
         return one + 2 * message.nbytes  # the same, and the parameters as they were then
     return int(rule.delay) * (one + message.nbytes)

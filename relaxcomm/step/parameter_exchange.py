@@ -157,10 +157,9 @@ class ParameterExchange:
         compared: Comparison | None = None,
     ) -> Transfer:
         bound, rule, bucket = self._bound, task.rule, task.bucket
-        late, alone = bool(rule.delay), not rule.exchange.facts.collective
+        late = bool(rule.delay)
         transfer = Transfer.of(bound, task, round=round, samples=samples)
-        keeps = late or alone or bucket.device.type == "cpu"  # where an outer may keep the memory
-        out = bucket.temporary() if keeps else bucket.scratch()
+        out = bucket.temporary()
         tensor = transfer.read(out) if compared or is_looked_at(task) else transfer.read_or_leave(out)
         not_finite = look_at(bound, task, tensor)
         if compared:

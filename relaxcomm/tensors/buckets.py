@@ -57,8 +57,6 @@ class Bucket:
         self._held = [item.tensor for item in self.items]
         # Asked for once: an exchange makes views many times.
         self.strides: list[Strides] = list(map(dense_strides, self._held) if strides is None else strides)
-        self._scratch: Tensor | None = None
-        self._scratch_views: list[Tensor] = []
         self._is_staged = self.device.type == "cpu" and self.nbytes <= _VIEW_BYTES * len(self._held)
 
     @cached_property
@@ -113,13 +111,6 @@ class Bucket:
         shapes = (one.shape for one in self._held)
         return flat_views(flat, zip(self.offsets, shapes, self.strides, strict=True))
 
-    def scratch(self) -> Tensor:
-        """The bucket's own message buffer, made once; one exchange at a time may use it."""
-        if self._scratch is None:
-            self._scratch = self.empty()
-            self._scratch_views = self.views(self._scratch)
-        return self._scratch
-
     def gather(self, out: Tensor) -> Tensor:
         """Copy the tensors into the flat buffer `out` and return it."""
         self.check_unchanged()
@@ -139,7 +130,7 @@ class Bucket:
                 stage, views = self._stage
                 torch._foreach_copy_(views, self._held)
                 return torch.sub(flat.to(self.dtype), stage, out=out)
-            for view, tensor, result in zip(self.views(flat), self._held, self._views_of(out), strict=True):
+            for view, tensor, result in zip(self.views(flat), self._held, self.views(out), strict=True):
                 torch.sub(view.to(self.dtype), tensor, out=result)
         return out
 
@@ -158,7 +149,7 @@ class Bucket:
 
     def add(self, flat: Tensor) -> None:
         """Add the flat buffer to the tensors."""
-        read = self._read if flat.dtype == self.dtype else self._views_of  # a sum is rounded once
+        read = self._read if flat.dtype == self.dtype else self.views  # a sum is rounded once
         with torch.no_grad():
             torch._foreach_add_(self._held, read(flat))
 
@@ -173,9 +164,6 @@ class Bucket:
                     f"{self.dtype} on {self.device}; close the engine, convert the model, attach again"
                 )
 
-    def _views_of(self, flat: Tensor) -> list[Tensor]:
-        return self._scratch_views if flat is self._scratch else self.views(flat)
-
     def _read(self, flat: Tensor) -> list[Tensor]:
         """Views of what `flat` holds, to be read at once."""
         stage, views = self._stage_for(flat)
@@ -185,9 +173,9 @@ class Bucket:
 
     def _stage_for(self, flat: Tensor) -> tuple[Tensor | None, list[Tensor]]:
         """Memory between the tensors and `flat`, None where there is no use for it, and the views to copy."""
-        if self._is_staged and flat.shape == (self.numel,) and flat is not self._scratch:
+        if self._is_staged and flat.shape == (self.numel,):
             return self._stage
-        return None, self._views_of(flat)
+        return None, self.views(flat)
 
     @cached_property
     def _stage(self) -> tuple[Tensor, list[Tensor]]:

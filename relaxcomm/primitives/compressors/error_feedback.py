@@ -12,11 +12,12 @@ from relaxcomm.fields.frozen import Share, frozen
 from relaxcomm.primitives.compressors.fused_feedback import FusedFeedback
 from relaxcomm.primitives.compressors.memory import Memory, inner_slots, inner_state, subtract
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
+from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import Sparse
 from relaxcomm.tensors.precision import wide
 
-_RESIDUAL, _SPARE, _ROUNDED = "residual", "_spare", "_rounded"
+_RESIDUAL, _SENT_AS = "residual", "_sent_as"
 
 
 @frozen
@@ -56,10 +57,8 @@ class error_feedback(Memory):
         return self.facts_around({_RESIDUAL: "share"}, memory="lossless" if self.decay == 1 else "leaky")
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
-        residual, rounded = bucket.zeros(), bucket.empty()
-        slots = {_RESIDUAL: residual, _SPARE: torch.empty_like(residual)}
-        slots |= {_ROUNDED: rounded} if rounded.dtype != residual.dtype else {}
-        return {**slots, **inner_slots(self.compressor, bucket)}
+        sent_as = torch.empty(0, dtype=bucket.dtype, device=bucket.device)  # says of which type messages are
+        return {_RESIDUAL: bucket.zeros(), _SENT_AS: sent_as, **inner_slots(self.compressor, bucket)}
 
     def makes_difference(self, tensor: Tensor) -> bool:
         if isinstance(self.compressor, FusedFeedback):
@@ -73,22 +72,20 @@ class error_feedback(Memory):
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         # A mean that is longer than what messages hold has to be rounded first.
-        is_rounded = _ROUNDED in state and state[_ROUNDED].dtype != tensor.dtype
+        is_rounded = state[_SENT_AS].dtype != tensor.dtype
         fused = self.compressor
         if isinstance(fused, FusedFeedback) and not is_rounded and fused.takes_feedback(tensor):
             return (yield from self._at_once(fused, cx, tensor, state, keep_sent))
-        # Two buffers that change places: a new one each time would cost more than the arithmetic.
-        corrected = state[_SPARE]
+        corrected = buffer_pool.empty_like(state[_RESIDUAL])
         if self._lets_sum(tensor):
             what = tensor if cx.difference is None else cx.difference
             cx = cx.at(terms=(what, state[_RESIDUAL]), difference=None)
         else:
             torch.add(tensor, state[_RESIDUAL], alpha=self.decay, out=corrected)
-        sendable = state[_ROUNDED].copy_(corrected) if _ROUNDED in state else corrected
+        sendable = corrected.to(state[_SENT_AS].dtype)
         coding = self.compressor.encode_decode(cx, sendable, inner_state(state, sendable), keep_sent=True)
         result, sent = yield from coding
         assert sent is not None
-        state[_SPARE] = state[_RESIDUAL]
         state[_RESIDUAL] = subtract(corrected, sent)
         return result, sent
 
@@ -96,11 +93,11 @@ class error_feedback(Memory):
         self, compressor: FusedFeedback, cx: Context, tensor: Tensor, state: State, keep_sent: bool
     ) -> Coding:
         """Encode and decode where the correction is a by-product of encoding."""
-        left = state[_SPARE]
+        left = buffer_pool.empty_like(state[_RESIDUAL])
         message = compressor.message_with_feedback(cx, tensor, state[_RESIDUAL], self.decay, out=left)
         sent: Tensor | Sparse | None = message if isinstance(message, Sparse) else None
         if keep_sent and sent is None:
             sent = compressor.decoded([(1.0, message)], tensor)
         parts = yield message
-        state[_SPARE], state[_RESIDUAL] = state[_RESIDUAL], left
+        state[_RESIDUAL] = left
         return compressor.decoded(parts, tensor, cx.out), sent

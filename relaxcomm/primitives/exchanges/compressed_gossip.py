@@ -16,6 +16,7 @@ from relaxcomm.primitives.compressors.decode import as_dense
 from relaxcomm.primitives.compressors.memory import inner_slots, inner_state
 from relaxcomm.primitives.exchanges.gossip import OverGraph, gossip, mix
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
+from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import ALL_KINDS, Sparse
 from relaxcomm.tensors.precision import HALVES
@@ -23,7 +24,6 @@ from relaxcomm.tensors.segments import chunk_size
 from relaxcomm.topology import Topology
 
 _COPY, _DISAGREEMENT = "public_copy", "disagreement"
-_SPARE_COPY, _SPARE_DISAGREEMENT, _MESSAGE = "_spare_copy", "_spare_disagreement", "_message"
 _CHUNK = 1 << 14  # entries that fit into the innermost caches in float64
 
 
@@ -53,12 +53,10 @@ class PublicCopyGossip(OverGraph):
         self, bucket: Bucket, compressor: Compressor, membership: Membership
     ) -> Mapping[str, Tensor]:
         public, disagreement = bucket.copy().to(_wider(bucket.dtype)), bucket.zeros()
-        slots = {_COPY: public, _DISAGREEMENT: disagreement}
-        slots |= {_SPARE_COPY: torch.empty_like(public), _SPARE_DISAGREEMENT: torch.empty_like(disagreement)}
-        return slots | {_MESSAGE: bucket.empty()} | inner_slots(compressor, bucket)
+        return {_COPY: public, _DISAGREEMENT: disagreement, **inner_slots(compressor, bucket)}
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        difference = state[_MESSAGE]
+        difference = buffer_pool.empty_like(tensor)
         for out, x, public, disagreement in _chunks(difference, tensor, state[_COPY], state[_DISAGREEMENT]):
             out.copy_(self._difference(x, public, disagreement))
         coding = compressor.encode_decode(cx, difference, inner_state(state, difference), keep_sent=True)
@@ -70,21 +68,14 @@ class PublicCopyGossip(OverGraph):
         return tensor
 
     def _follow(self, state: State, change: Tensor, sent: Tensor | Sparse) -> None:
-        """`r_i <- r_i + q_i`, `d_i <- d_i + sum_j W_ij q_j - q_i`, in buffers that change places."""
-        sent = as_dense(sent, change)
-        places = (
-            state[_SPARE_COPY],
-            state[_COPY],
-            state[_SPARE_DISAGREEMENT],
-            state[_DISAGREEMENT],
-            change,
-            sent,
-        )
+        """`r_i <- r_i + q_i`, `d_i <- d_i + sum_j W_ij q_j - q_i`."""
+        copies = buffer_pool.empty_like(state[_COPY])
+        disagreements = buffer_pool.empty_like(state[_DISAGREEMENT])
+        places = copies, state[_COPY], disagreements, state[_DISAGREEMENT], change, as_dense(sent, change)
         for new_public, public, new_disagreement, disagreement, all_sent, local_sent in _chunks(*places):
             new_public.copy_(local_sent).add_(public)
             torch.add(disagreement, all_sent, out=new_disagreement).sub_(local_sent)
-        state[_SPARE_COPY], state[_COPY] = state[_COPY], state[_SPARE_COPY]
-        state[_SPARE_DISAGREEMENT], state[_DISAGREEMENT] = state[_DISAGREEMENT], state[_SPARE_DISAGREEMENT]
+        state[_COPY], state[_DISAGREEMENT] = copies, disagreements
 
     @abstractmethod
     def _difference(self, x: Tensor, public: Tensor, disagreement: Tensor) -> Tensor:
