@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from relaxcomm.errors import UsageError
 from relaxcomm.network.operations import AllReduce, Label
+from relaxcomm.network.transport import Pending
 from relaxcomm.replica.buffers import is_statistic
 from relaxcomm.step import served
 from relaxcomm.step.bound import Bound
@@ -24,6 +26,7 @@ AVERAGE = "average"
 """The label of averages that are a part of training."""
 
 UNCHANGED = "no mean was taken, and every rank's model is left as it is"
+_AT_ONCE = 4  # buckets on their way: more need memory, and the network is busy with these
 _NOTHING: Mapping[TaskKey, Transfer] = MappingProxyType({})
 
 
@@ -44,10 +47,8 @@ def finite_means(
     Raises: NonFiniteError on all ranks if it is not finite.
     """
     found = finite(bound, means(bound, purpose, asked, without))
-    later = _later_statistics(bound)
-    if later:
-        flats = _of_replicas(bound, gathered(later), purpose)
-        found += finite(bound, all_reduced(bound, flats, purpose, without))
+    if later := _later_statistics(bound):
+        found += finite(bound, all_reduced(bound, _put_in(bound, later, purpose), purpose, without))
     return found
 
 
@@ -63,16 +64,11 @@ def means(
     Messages are labelled with their purpose.
     """
     found = served.models(bound, purpose, asked)
-    mine = [flat for _, flat in gathered(bucket for bucket, _ in found)] if bound.norms.enabled else []
-    flats = gathered(mean_buckets(bound, {name for bucket, _ in found for name in bucket.names}))
-    mine += [flat.clone() for _, flat in flats] if bound.norms.enabled else []
-    flats = _of_replicas(bound, flats, purpose)
-    _add_rests(bound, flats)
-    found += all_reduced(bound, flats, purpose, without)
-    if mine:
-        compared = zip(mine, found, strict=True)
-        is_buffers = bound.replica.buffers.hold
-        bound.norms.distance(one - mean for one, (bucket, mean) in compared if not is_buffers(bucket))
+    buckets = mean_buckets(bound, {name for bucket, _ in found for name in bucket.names})
+    found += all_reduced(bound, _put_in(bound, buckets, purpose), purpose, without)
+    if bound.norms.enabled:
+        of_parameters = ((one, mean) for one, mean in found if not bound.replica.buffers.hold(one))
+        bound.norms.distance(one.subtract_from(mean, one.temporary()) for one, mean in of_parameters)
     return found
 
 
@@ -95,11 +91,17 @@ def replace(bound: Bound, found: Sequence[tuple[Bucket, Tensor]]) -> None:
 def all_reduced(
     bound: Bound, flats: Iterable[tuple[Bucket, Tensor]], purpose: str, without: Collection[int] = ()
 ) -> list[tuple[Bucket, Tensor]]:
-    """The mean over all ranks of each bucket's contents; all are on their way before one is waited for.
+    """The mean over all ranks of each bucket's contents; some are on their way before one is waited for.
 
     Short types travel as float32, so that ranks that agree are not moved. Some ranks may count for nothing.
     """
-    world, pending = bound.world, []
+    world, found = bound.world, list[tuple[Bucket, Tensor]]()
+    pending = deque[tuple[Bucket, Pending]]()
+
+    def land() -> None:
+        bucket, operation = pending.popleft()
+        found.append((bucket, tensor_of(world.receive(operation)).to(bucket.dtype)))
+
     for bucket, flat in flats:
         mine = flat.to(wide(flat.dtype))
         if without:
@@ -107,7 +109,11 @@ def all_reduced(
             mine = torch.zeros_like(mine) if world.rank in without else mine * share
         label = Label(bound.common_step, purpose, bucket.index)
         pending.append((bucket, world.issue(AllReduce(mine, "mean"), label)))
-    return [(bucket, tensor_of(world.receive(operation)).to(bucket.dtype)) for bucket, operation in pending]
+        if len(pending) > _AT_ONCE:
+            land()
+    while pending:
+        land()
+    return found
 
 
 def finite(
@@ -162,32 +168,23 @@ def _later_statistics(bound: Bound) -> list[Bucket]:
     return bound.replica.pack(item for item in mine if item.name in common)
 
 
-def _add_rests(bound: Bound, flats: Iterable[tuple[Bucket, Tensor]]) -> None:
-    """Add what this rank holds of the mean beside its parameters, such as the rest of a push-sum.
-
-    Beside weights that were loaded it holds nothing.
+def _put_in(bound: Bound, buckets: Iterable[Bucket], purpose: str) -> Iterator[tuple[Bucket, Tensor]]:
+    """What this rank puts into the mean of each bucket: what it holds, of buffers the mean over the shards of
+    its replica; and what it has of the mean beside parameters, unless these were loaded, as of a push-sum.
     """
-    if bound.replica.loaded.changed():
-        return
     rests = {
         name: view
-        for bucket, rest in bound.state.rests(bound.plan)
+        for bucket, rest in (() if bound.replica.loaded.changed() else bound.state.rests(bound.plan))
         for name, view in zip(bucket.names, bucket.views(rest), strict=True)
     }
-    for bucket, flat in flats if rests else ():
-        for name, view in zip(bucket.names, bucket.views(flat), strict=True):
+    for bucket in buckets:
+        flat = bucket.gather(bucket.empty())
+        if bound.replica.buffers.hold(bucket):
+            flat = _of_replica(bound, bucket, flat, purpose)
+        for name, view in zip(bucket.names, bucket.views(flat), strict=True) if rests else ():
             if name in rests:
                 view.add_(rests[name].to(view.dtype))
-
-
-def _of_replicas(
-    bound: Bound, flats: Iterable[tuple[Bucket, Tensor]], purpose: str
-) -> list[tuple[Bucket, Tensor]]:
-    """These contents, but of buffers their mean over the ranks that hold the shards of this replica."""
-    return [
-        (bucket, _of_replica(bound, bucket, flat, purpose) if bound.replica.buffers.hold(bucket) else flat)
-        for bucket, flat in flats
-    ]
+        yield bucket, flat
 
 
 def _of_replica(bound: Bound, bucket: Bucket, flat: Tensor, purpose: str) -> Tensor:
