@@ -172,9 +172,10 @@ class GradientTransfers:
         return [result for result in results if not is_finite(result)]
 
     def commit(self, good: bool | Tensor) -> None:
-        """Keep or drop what the primitives wrote to their slots."""
+        """Keep or drop what the primitives wrote to their slots, and let go of what was sent and received."""
         for transfer in self._ran:
             transfer.commit(good)
+        self._ran, self._observed = [], []
 
     def abort(self) -> None:
         """Forget what was sent in this step, which an error has ended."""

@@ -52,14 +52,19 @@ class Slots(MutableMapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._kept)
 
+    @property
+    def saved(self) -> dict[str, Tensor]:
+        """What a checkpoint holds."""
+        return {slot: self[slot] for slot in self if not is_buffer(slot)}
+
     def export(self) -> dict[str, Tensor]:
-        """A copy of every slot."""
-        return {slot: self[slot].clone() for slot in self if not is_buffer(slot)}
+        """A copy of it, on the host: a GPU that holds a run may have no room for one."""
+        return {slot: value.to("cpu", copy=True) for slot, value in self.saved.items()}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
         """Put exported values back."""
         for slot, value in saved.items():
-            self[slot] = value.to(self[slot].device).clone()
+            self[slot] = value.to(self[slot].device, copy=True)
         self.commit(True)
 
     def commit(self, good: bool | Tensor) -> None:

@@ -92,13 +92,13 @@ class LateGradients:
         self._flying = deque(late for late in self._flying if late.sent != self._bound.clock.step)
 
     def export(self, is_loaded: bool) -> list[list[object]]:
-        """As a checkpoint keeps them, once they have landed."""
+        """As a checkpoint keeps them, on the host, once they have landed."""
         return [
             [
                 late.due,
                 late.task.index,
                 self._bucket.index,
-                self._with_flags(late, is_loaded).clone(),
+                self._with_flags(late, is_loaded).to("cpu", copy=True),
                 *late.counts,
             ]
             for late in self._flying

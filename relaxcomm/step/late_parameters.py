@@ -63,6 +63,10 @@ class LateParameters:
         sent, self._sent = self._sent, []
         apply(self._bound, sent)
 
+    def forget(self) -> None:
+        """Nobody waits for them any more."""
+        self._sent = []
+
     def overtake(self) -> None:
         """Other weights were loaded: what is on its way goes on, as others wait for it, and moves none.
 
@@ -102,10 +106,10 @@ class LateParameters:
 
 
 def _exported(late: Transfer, is_loaded: bool) -> list[Any]:
-    """As `restore` takes it; waits for the result."""
+    """As `restore` takes it, on the host; waits for the result."""
     assert late.snapshot is not None, "what is late has a snapshot"
-    result, task = late.result.clone(), late.task
+    result, task = late.result.to("cpu", copy=True), late.task
     place = late.due, task.index, task.of_buffers, task.bucket.index
     is_overtaken = late.is_overtaken or (is_loaded and task.rule.payload.facts.is_model)
     snapshot = result if is_overtaken else late.snapshot  # a difference of nothing
-    return [*place, result, snapshot.clone(), *late.counts]
+    return [*place, result, snapshot.to("cpu", copy=True), *late.counts]

@@ -109,7 +109,7 @@ def _check_slots(saved: EngineState, tasks: Mapping[TaskKey, Task], membership: 
         if unknown := sorted(found.keys() - expected.keys()):
             raise _damaged(f"slots of rule {rule}, bucket {unit} are those of {unknown}")
         for role, slots in expected.items():
-            _check_same(slots.owner, found.get(role, {}), slots.export())
+            _check_same(slots.owner, found.get(role, {}), slots.saved)
 
 
 def _check_services(
@@ -132,7 +132,7 @@ def _check_votes(saved: EngineState, algorithm: Algorithm) -> None:
     if len(saved.votes.slots) != len(triggers):
         raise _damaged(f"votes on {len(saved.votes.slots)} triggers, and {len(triggers)} vote")
     for trigger, found in zip(triggers, saved.votes.slots, strict=True):
-        _check_same(repr(trigger), found, Slots(trigger.init_vote(), repr(trigger)).export())
+        _check_same(repr(trigger), found, Slots(trigger.init_vote(), repr(trigger)).saved)
     if any(index >= len(triggers) for index, _, _ in saved.votes.answers):
         raise _damaged("an answer to a trigger that is not there")
 
