@@ -218,9 +218,9 @@ class Session:
         self.metering.close(status)
         if self._ranks is not None:
             self._ranks.elastic.generations.leave(status)
-        self.step.backward.release()
         self.world.transport.announce(status)
         self.world.transport.close()
+        self.step.release()
         buffer_pool.release()
 
     def make_step(self, bound: Bound) -> Step:

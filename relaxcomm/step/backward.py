@@ -92,8 +92,7 @@ class Backward:
         step = self._clock.step
         if self._is_open:
             self._flush()
-        ballot = self._plan.ballot(step)
-        if ballot:
+        if ballot := self._plan.ballot(step):
             contexts = {trigger: self._clock.context(rule) for trigger, rule in ballot.items()}
             self._bound.votes.cast(contexts, step, abstain=abstains)
             self.synchronised = True
@@ -139,10 +138,12 @@ class Backward:
             self._finiteness.check_late(self.buckets, drained)
         return bool(drained)
 
-    def release(self) -> None:
-        """Detach `.grad` from the flat buffers."""
+    def release(self, *, ends: bool = False) -> None:
+        """Detach `.grad` from the flat buffers, and let go of these where nothing is exchanged any more."""
         for bucket in self.buckets:
             bucket.buffer.release()
+        if ends:
+            self.buckets, self._large = [], {}
 
     def export(self, is_loaded: bool) -> list[list[object]]:
         """Late gradients as a checkpoint keeps them; waits for them.

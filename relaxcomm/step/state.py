@@ -121,6 +121,11 @@ class State:
         for state in self.slots.values():
             state.commit(False)
 
+    def release(self) -> None:
+        """Let go of what is kept, from which nobody goes on."""
+        self.slots.clear()
+        self.services.clear()
+
     @property
     def exchanged(self) -> frozenset[int]:
         """The rules that have exchanged anything since this algorithm began."""

@@ -202,6 +202,12 @@ class Step:
         self.bound.votes.give_up()
         self.bound.world.statistics.in_flight.forget()
 
+    def release(self) -> None:
+        """Let go of all memory: the engine may be kept for what it has counted."""
+        self.backward.release(ends=True)
+        self.parameters.late.forget()
+        self.bound.state.release()
+
     def discard_gradients(self) -> None:
         """Some ranks may have the exchanged gradients of a step that is given up, and others not."""
         replica = self.bound.replica

@@ -1,0 +1,91 @@
+"""What a GPU holds from step to step is what `show` says, and what is kept for a moment only is gone."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+import relaxcomm
+from relaxcomm.config.grammar import parse_algorithm
+from relaxcomm.network import in_process
+from relaxcomm.network.transport import Membership
+from relaxcomm.planner.footprint import footprint
+from relaxcomm.tensors.items import Item
+from relaxcomm.testing import PretendGpu
+
+RANKS, LAYERS, SIZE = 2, 4, 64
+MODEL_BYTES = 4 * LAYERS * SIZE * SIZE
+
+
+@pytest.fixture(autouse=True)
+def _several_ranks(monkeypatch):
+    # A pretended GPU has no autograd thread that ranks would share.
+    monkeypatch.setattr(in_process, "tensors_of", lambda operation: [])
+
+
+def make_model(dtype=torch.float32):
+    return nn.Sequential(*(nn.Linear(SIZE, SIZE, bias=False) for _ in range(LAYERS))).to(dtype)
+
+
+def on_gpu():
+    """Bytes of all tensors that are there, in models; of large ones, not flags and tables."""
+    gc.collect()
+    tensors = [one for one in gc.get_objects() if type(one) in (torch.Tensor, nn.Parameter) and one.is_cuda]
+    storages = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors}
+    return sum(size for size in storages.values() if size >= SIZE * SIZE) / MODEL_BYTES
+
+
+def counted(engine):
+    """What is there, found by the first rank while the others wait."""
+    bound = engine._session.bound
+    bound.meet("all have come here")
+    found = on_gpu() if bound.world.rank == 0 else 0.0
+    bound.meet("all is counted")
+    return found
+
+
+def held(group, gpu, algorithm, dtype):
+    """What all ranks hold between two steps, beside a state, and after it was loaded; what a loop keeps."""
+    with gpu.in_thread():
+        model = make_model(dtype).to("cuda")
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        settings = {"algorithm": algorithm, "bucket_bytes": 2 * SIZE * SIZE * 4}
+        with relaxcomm.attach(model, optimizer, settings, process_group=group) as engine:
+            for _ in range(4):
+                model(torch.randn(2, SIZE, device="cuda", dtype=dtype)).float().square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            between = counted(engine)
+            state = engine.state_dict()
+            saved = counted(engine)
+            engine.load_state_dict(state)
+            loaded = counted(engine)
+            del state
+        return (between, saved, loaded), (model, engine)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        *((name, torch.float32) for name in ("bsp", "local_sgd", "choco_sgd", "diloco")),
+        ("topk_sgd", torch.bfloat16),
+    ],
+)
+def test_between_steps_a_gpu_holds_what_show_says_and_nothing_of_a_closed_engine(name, dtype):
+    short = {"steps": 2} if name in ("local_sgd", "diloco") else {}
+    algorithm = parse_algorithm({"name": name, **short})
+    items = [Item(key, p.detach()) for key, p in make_model(dtype).named_parameters()]
+    needed = footprint(algorithm, items, Membership(0, RANKS), relaxcomm.topology.complete())
+    with PretendGpu() as gpu:
+        found = relaxcomm.simulate(lambda group: held(group, gpu, algorithm, dtype), RANKS)
+        closed = on_gpu()
+    (between, saved, loaded), _ = found[0]
+    numel = RANKS * LAYERS * SIZE * SIZE
+    expected = (dtype.itemsize + needed.kept + needed.buffers) * numel / MODEL_BYTES
+    assert between == pytest.approx(expected, rel=0.02)
+    assert saved == pytest.approx(between, rel=0.02)
+    assert loaded <= 1.02 * between
+    assert closed == pytest.approx(dtype.itemsize * numel / MODEL_BYTES, rel=0.02)
