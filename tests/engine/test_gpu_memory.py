@@ -11,8 +11,10 @@ from torch import nn
 import relaxcomm
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.network import in_process
+from relaxcomm.network.byte_counters import EVALUATION
 from relaxcomm.network.transport import Membership
 from relaxcomm.planner.footprint import footprint
+from relaxcomm.step.world import World
 from relaxcomm.tensors.items import Item
 from relaxcomm.testing import PretendGpu
 
@@ -89,3 +91,31 @@ def test_between_steps_a_gpu_holds_what_show_says_and_nothing_of_a_closed_engine
     assert saved == pytest.approx(between, rel=0.02)
     assert loaded <= 1.02 * between
     assert closed == pytest.approx(dtype.itemsize * numel / MODEL_BYTES, rel=0.02)
+
+
+def test_few_buckets_of_a_mean_are_on_their_way_at_once(monkeypatch):
+    """Each is a copy of parameters, of 16 bits in float32."""
+    under_way, most = [0] * RANKS, [0] * RANKS
+    issue, receive = World.issue, World.receive
+
+    def issued(world, operation, label):
+        under_way[world.rank] += label.rule == EVALUATION
+        most[world.rank] = max(most[world.rank], under_way[world.rank])
+        return issue(world, operation, label)
+
+    def received(world, pending):
+        under_way[world.rank] = max(0, under_way[world.rank] - 1)
+        return receive(world, pending)
+
+    monkeypatch.setattr(World, "issue", issued)
+    monkeypatch.setattr(World, "receive", received)
+
+    def worker(group):
+        model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(12)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+        settings = {"algorithm": "local_sgd", "bucket_bytes": 64}
+        with relaxcomm.attach(model, optimizer, settings, process_group=group) as engine, engine.averaged():
+            pass
+
+    relaxcomm.simulate(worker, RANKS)
+    assert 1 < max(most) < 8
