@@ -90,8 +90,7 @@ class Readiness:
 
     def order(self) -> list[str]:
         """The parameters in the order in which they became ready, those without a gradient last."""
-        seen = [self._names[index] for index in dict.fromkeys(self._come)]
-        return seen + [name for name in self._names if name not in set(seen)]
+        return list(dict.fromkeys([*(self._names[index] for index in self._come), *self._names]))
 
     def learn(self) -> None:
         """The first backward has ended: expect the next ones to be like it."""

@@ -105,3 +105,19 @@ def test_whatever_came_before_makes_no_difference(seed):
         batches = [come[: cuts[0]], come[cuts[0] : cuts[1]], come[cuts[1] :]]
         assert backward(readiness, batches) == backward(bound(list(range(8))), batches)
         assert readiness.missing() == {name for index, name in enumerate(NAMES) if index not in come}
+
+
+def test_the_order_of_many_parameters_is_found_in_one_pass():
+    class Name(str):
+        looked_up = 0
+
+        def __hash__(self):
+            Name.looked_up += 1
+            return super().__hash__()
+
+    names = [Name(index) for index in range(100)]
+    readiness = Readiness(names)
+    readiness.open()
+    readiness.arrive(list(range(1, 100, 2)))
+    assert readiness.order() == names[1::2] + names[::2]
+    assert Name.looked_up <= 4 * len(names)
