@@ -157,7 +157,7 @@ class ParameterExchange:
         compared: Comparison | None = None,
     ) -> Transfer:
         bound, rule, bucket = self._bound, task.rule, task.bucket
-        late = bool(rule.delay)
+        late, alone = bool(rule.delay), not rule.exchange.facts.collective
         transfer = Transfer.of(bound, task, round=round, samples=samples)
         out = bucket.temporary()
         tensor = transfer.read(out) if compared or is_looked_at(task) else transfer.read_or_leave(out)
