@@ -18,10 +18,13 @@ def test_who_listens_is_reached():
 
 
 def test_nobody_is_not_oneself(monkeypatch):
-    port, original, made = free_port(), socket.create_connection, []
+    port, made = free_port(), []
 
     def with_that_port(address, timeout):
-        made.append(original(address, timeout, source_address=("127.0.0.1", port)))
+        made.append(socket.socket())
+        made[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # somebody may have used it just now
+        made[-1].bind(("127.0.0.1", port))
+        made[-1].connect(address)
         return made[-1]
 
     monkeypatch.setattr(socket, "create_connection", with_that_port)
