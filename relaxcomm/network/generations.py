@@ -14,7 +14,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.network.liveness import without_frames
-from relaxcomm.network.processes import ENDED, condition_of, this_process
+from relaxcomm.network.processes import ENDED, condition_of, reached, this_process
 from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.store_thread import BoundedStore
 from relaxcomm.network.threaded_call import ThreadedCall
@@ -94,6 +94,19 @@ class Generations:
             self._store.set(f"left/{self._worker}", words)
         self._store.close()
 
+    def tell_reached(self) -> None:
+        """Say how many of the workers this one reaches, for `reaches_fewest` in the next generation."""
+        with self._store_needed("go on"):
+            found = reached([self._read(f"process/{one}") for one in self.current.workers])
+            self._store.set(f"{self.current.number}/reached/{self._worker}", str(found))
+
+    def reaches_fewest(self) -> bool:
+        """Whether it does not reach all, and no other has told of fewer, or of as few and comes after it."""
+        workers, before = self.current.workers, self.current.number - 1
+        with self._store_needed("go on"):
+            told = [(int(self._read(f"{before}/reached/{one}") or len(workers)), -one) for one in workers]
+        return min(told)[1] == -self._worker and min(told)[0] < len(workers)
+
     def newest(self) -> int:
         """The last newcomer that has asked to be admitted, and has not ended; -1 where there is none."""
         look = self._look = self._look or ThreadedCall(self._find_newest)
@@ -134,10 +147,9 @@ class Generations:
             while True:
                 key = _decision(self.current.number + 1)
                 if self._store.check([key]):
-                    decided = _parsed(self.current.number + 1, self._store.get(key))
-                    self.current = decided
-                    if self._worker in decided.workers:
-                        return self._go_to(decided)
+                    self.current = _parsed(self.current.number + 1, self._store.get(key))
+                    if self._worker in self.current.workers:
+                        return self._go_to(self.current)
                     continue
                 if why := self._read(f"refused/{self._worker}"):
                     raise ConfigError(f"the run does not admit this worker: {why}")
@@ -188,9 +200,8 @@ class Generations:
             how = self._gone(worker)
             if not (how or is_late):
                 return None
-            lost[worker] = (
-                how or self._condition(worker) or f"did not come within {self._patience_seconds:g} s"
-            )
+            late = f"did not come within {self._patience_seconds:g} s"
+            lost[worker] = how or self._condition(worker) or late
         return lost
 
     def _not_ready(self, workers: Sequence[int], number: int) -> Iterator[int]:
@@ -236,5 +247,4 @@ def _decision(number: int) -> str:
 def _parsed(number: int, text: Any) -> Generation:
     decided = json.loads(text)
     lost = {int(worker): how for worker, how in decided["lost"].items()}
-    joined, newest = tuple(decided["joined"]), decided["newest"]
-    return Generation(number, tuple(decided["workers"]), lost, joined, newest)
+    return Generation(number, tuple(decided["workers"]), lost, tuple(decided["joined"]), decided["newest"])

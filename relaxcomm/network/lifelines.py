@@ -50,6 +50,18 @@ def watch(address: str) -> None:
         _watched[address] = connection
 
 
+def answers(address: str) -> bool:
+    """Whether a process can be reached now; also where it cannot be watched, since nobody can say."""
+    if not address:
+        return True
+    host, port = address.split(" ")
+    try:
+        connect(host, int(port), _CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
 def has_ended(address: str) -> bool:
     """Whether a process that was watched has ended."""
     if address not in _watched:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from relaxcomm.network import lifelines
 from relaxcomm.system.this_host import this_host
+
+_AT_ONCE = 32
 
 
 def this_process(*, is_watched: bool = True) -> str:
@@ -25,6 +29,12 @@ def watch(process: str) -> None:
     _, host, lifeline = _parts(process)
     if host != this_host("pid"):
         lifelines.watch(lifeline)
+
+
+def reached(processes: Sequence[str]) -> int:
+    """How many of these can be connected to now; those of which nobody can say count, too."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return sum(pool.map(lifelines.answers, [_parts(one)[2] for one in processes]))
 
 
 def condition_of(process: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -12,6 +13,7 @@ import torch.distributed as dist
 
 from relaxcomm import network
 from relaxcomm.errors import CommunicationError, ConfigError
+from relaxcomm.network import lifelines
 from relaxcomm.network.generations import Generations
 from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.transport import Membership
@@ -120,6 +122,28 @@ def test_where_the_store_has_ended_so_may_the_run():
     assert stays.newest() == -1, "training needs no store; whoever may have been lost is asked for there"
     with pytest.raises(CommunicationError, match=r"worker 1 cannot go on: .* ended, or cannot be reached"):
         stays.follow()
+
+
+@pytest.mark.parametrize(
+    ("broken", "at_fault"),
+    [
+        ({(0, 3), (1, 3), (2, 3)}, 3),
+        ({(0, 1), (0, 2), (0, 3)}, 0),  # which the three others do not reach, either
+        ({(0, 2)}, 2),  # one of the two is enough
+        (set(), None),
+    ],
+)
+def test_of_those_who_do_not_reach_each_other_one_is_at_fault(monkeypatch, broken, at_fault):
+    """Whoever saw it first ended, which may be one that reaches all others but the one that is cut off."""
+    store, asks = dist.HashStore(), [0]
+    ranks = [generations(store, rank, 60, size=4) for rank in range(4)]
+    monkeypatch.setattr(lifelines, "answers", lambda other: (*sorted((*asks, int(other))),) not in broken)
+    for rank, one in enumerate(ranks):
+        one._store.set(f"process/{rank}", f"1 host {rank}")
+    for asks[0], one in enumerate(ranks):
+        one.tell_reached()
+        one.current = replace(one.current, number=1)
+    assert [one._worker for one in ranks if one.reaches_fewest()] == [at_fault] * (at_fault is not None)
 
 
 def test_goodbye_does_not_wait_for_a_store_out_of_reach_as_long_as_training_would(monkeypatch):

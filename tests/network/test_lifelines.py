@@ -89,6 +89,8 @@ def test_where_a_host_has_ipv6_alone_processes_are_watched_too(monkeypatch):
     assert address.startswith("::1 ")
     lifelines.watch(address)
     assert not lifelines.has_ended(address)
+    assert lifelines.answers(address)
     lifelines._listening.pop().close()  # as the system does at its process's end
+    assert not lifelines.answers(address)
     until(lambda: lifelines.has_ended(address), "its end", 10)
     assert watched == {address: None}

@@ -8,8 +8,6 @@ from dataclasses import replace
 from itertools import count
 from typing import TypeVar
 
-from torch.distributed import DistStoreError
-
 from relaxcomm.config import Config
 from relaxcomm.errors import CommunicationError, ConfigError, RankLostError
 from relaxcomm.network import TorchTransport, Transport
@@ -64,26 +62,27 @@ class Elastic:
             newest: newcomers up to this one are admitted.
             left: the generation that has trained last; what was lost in one that never met counts from then.
 
-        Raises: GivenUpError if this rank is not among them; CommunicationError if they are too few, or this
-            rank and another one do not reach each other.
+        Raises: GivenUpError if this rank is not among them; CommunicationError if they are too few, or
+            do not reach each other and this one is at fault, as far as can be said.
         """
-        in_vain = 0
+        in_vain, why = 0, ""
         while True:
             rendezvous = self.generations.follow(newest)
             self._check_quorum()
+            in_vain = 0 if self.generation.lost or self.generation.joined else in_vain
+            if in_vain == 2 * _ATTEMPTS or (in_vain == _ATTEMPTS and self.generations.reaches_fewest()):
+                raise CommunicationError(
+                    f"this worker and another reach the store, but not each other, {in_vain} times in a "
+                    f"row: {why}; see to the network between their hosts, and start this one again"
+                )
             try:
                 following = self.at(world, rendezvous)
                 self.generations.current = self._since(left)
                 return following
             except RankLostError as error:  # another is lost: those who are left agree anew
-                in_vain = 0 if self.generation.lost or self.generation.joined else in_vain + 1
-                # Who has only waited for those that do not reach each other may go on without them.
-                has_waited = isinstance(error.__cause__, DistStoreError) or " failed: " in str(error)
-                if in_vain == (2 * _ATTEMPTS if has_waited else _ATTEMPTS):
-                    raise CommunicationError(
-                        f"this worker and another reach the store, but not each other, {in_vain} times in a "
-                        f"row: {error}; see to the network between their hosts, and start this one again"
-                    ) from None
+                in_vain, why = in_vain + 1, str(error)
+                if in_vain == _ATTEMPTS:
+                    self.generations.tell_reached()
 
     def _since(self, left: Generation) -> Generation:
         """The generation now, with all who were lost and have joined since another one."""
