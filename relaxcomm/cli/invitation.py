@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Mapping
+from ipaddress import ip_address
 from typing import Any
 
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]  # documented
@@ -34,8 +35,8 @@ def listen(address: str) -> tuple[TCPStore, str]:
     host, port = (address.strip("[]"), 0) if is_host else split_address(address)
     try:
         found = str(socket.getaddrinfo(host, None)[0][4][0])
-        if found != host and "localhost" not in host and found.startswith("127."):
-            raise ConfigError(  # as Debian's /etc/hosts has it
+        if found != host and "localhost" not in host and ip_address(found).is_loopback:
+            raise ConfigError(  # as Debian's and Red Hat's /etc/hosts have it
                 f"--address {shown(address)}: that name is {found} on this machine, which no other reaches; "
                 "give the address that this machine has in their network"
             )

@@ -84,7 +84,7 @@ def _is_hidden(host: str) -> bool:
 
 def _resolved(host: str) -> str:
     """Its address as this host has it; empty if it has none."""
-    with suppress(OSError):
+    with suppress(OSError, UnicodeError):
         return str(socket.getaddrinfo(host, None)[0][4][0])
     return ""
 

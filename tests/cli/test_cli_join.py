@@ -56,10 +56,11 @@ def test_an_address_with_more_around_it():
     assert said("tcp://127.0.0.1:29400/").endswith("is no HOST:PORT; did you mean '127.0.0.1:29400'?")
 
 
-def test_a_name_that_is_loopback_on_this_machine_alone_is_no_address(monkeypatch):
-    """Debian's /etc/hosts has 127.0.1.1 for a machine's own name; it listened there, where nobody came."""
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(None, None, None, None, ("127.0.1.1", 0))])
-    with pytest.raises(ConfigError, match=r"'node-0:29400': that name is 127\.0\.1\.1 on this machine"):
+@pytest.mark.parametrize("address", ["127.0.1.1", "::1"])
+def test_a_name_that_is_loopback_on_this_machine_alone_is_no_address(monkeypatch, address):
+    """Debian's and Red Hat's /etc/hosts have these for a machine's own name, where nobody came."""
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(None, None, None, None, (address, 0))])
+    with pytest.raises(ConfigError, match=f"'node-0:29400': that name is {address} on this machine"):
         listen("node-0:29400")
 
 

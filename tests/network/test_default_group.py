@@ -91,6 +91,11 @@ def test_rank_0_is_missing(monkeypatch):
     assert f"127.0.0.1:{port}, where rank 0 should hold the store (Connection refused)" in said
 
 
+def test_a_name_that_no_host_can_have(monkeypatch):
+    said = refused(monkeypatch, free_port(), RANK="0", MASTER_ADDR="node..0")
+    assert "rank 0 of 2 has not met the others within 1 s (timeout_seconds): encoding with 'idna'" in said
+
+
 def test_a_launcher_that_holds_the_store_is_missing(monkeypatch):
     said = refused(monkeypatch, free_port(), RANK="0", TORCHELASTIC_USE_AGENT_STORE="True")
     assert "where the launcher should hold the store (Connection refused)" in said
