@@ -52,6 +52,8 @@ def test_replicas_that_part_for_good_are_warned_of(case):
         [mean(gradients(), active=(0, 5)), mean(gradients(), active=(5, None))],
         [mean(gradients(), active=(0, 5)), mean(parameters(), 4, active=(7, None))],
         [mean(parameters(), active=(2, 5)), mean(gradients(), active=(5, None))],
+        [mean(gradients(), active=(4, None)), mean(parameters(), active=(7, 8))],
+        [mean(gradients(), active=(4, None)), mean(parameters(), active=(4, 5))],
         [mean(gradients(), 4), mean(parameters(), 8)],
         [mean(gradients(), 1, group_all_reduce()), mean(parameters(), 8)],
         [mean(parameters(), 1, group_all_reduce()), mean(gradients())],

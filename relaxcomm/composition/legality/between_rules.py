@@ -219,13 +219,12 @@ def _why_apart(moving: Sequence[RuleParts]) -> str | None:
         return f"{apart[0]!r} gives every rank another gradient and no rule exchanges parameters"
     if at_step and apart == list(moving) and all(r.exchange.facts.topology == "groups" for r in apart):
         return f"{apart[0]!r} averages inside groups and no rule between them"
-    alone = 0.0
+    # Those that vote on gradients are to find the steps that matter, so nobody knows how far they part.
+    meeting = [rule for rule in moving if rule in at_step or rule.trigger.facts.known == "backward"]
+    alone = max((_stop(rule) for rule in meeting), default=0.0)
     for rule in sorted(moving, key=lambda rule: rule.active[0]):
-        start, stop = rule.active
-        # Those that vote on gradients are to find the steps that matter, so nobody knows how far they part.
-        meets = rule in at_step or rule.trigger.facts.known == "backward"
-        if meets or (rule.keeps_replicas_equal_while_active and start <= alone):
-            alone = max(alone, math.inf if stop is None else stop)
+        if rule.keeps_replicas_equal_while_active and rule.active[0] <= alone:
+            alone = max(alone, _stop(rule))
     if not moving or math.isinf(alone):
         return None
     return f"in step {alone:.0f} workers train alone and no later rule exchanges parameters"
@@ -233,5 +232,9 @@ def _why_apart(moving: Sequence[RuleParts]) -> str | None:
 
 def _meet(one: RuleParts, other: RuleParts) -> bool:
     """Whether there is a step in which both are active."""
-    stops = [stop for stop in (one.active[1], other.active[1]) if stop is not None]
-    return not stops or max(one.active[0], other.active[0]) < min(stops)
+    return max(one.active[0], other.active[0]) < min(_stop(one), _stop(other))
+
+
+def _stop(rule: RuleParts) -> float:
+    """The first step in which a rule is no longer active."""
+    return math.inf if rule.active[1] is None else rule.active[1]
