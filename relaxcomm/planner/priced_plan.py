@@ -148,8 +148,9 @@ class PricedPlan:
         for leg in travels.operations:
             sent = cost.answer_bytes if leg.is_answer else cost.sent_bytes - cost.answer_bytes
             way, carried = links.way(leg.pairs), leg.share * sent
-            # Of links that are shared the busiest decides for all.
-            parts = np.broadcast_to(own_parts(leg.pairs) if links.uniform else 1.0, self.ranks)
+            # Of links that are shared, and of ranks that are replayed as one, the busiest decides for all.
+            each_alone = links.uniform and self.ranks > 1
+            parts = np.broadcast_to(own_parts(leg.pairs) if each_alone else 1.0, self.ranks)
             latency = leg.rounds * way.latency_seconds * np.sign(parts)
             operations.append((carried * way.seconds_per_byte * parts, latency))
             over = None if links.uniform and isinstance(leg.pairs, AllPairs) else leg.pairs
