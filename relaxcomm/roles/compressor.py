@@ -196,12 +196,12 @@ def _looked_at(encode_decode: Callable[..., object]) -> Callable[..., Coding]:
     return coding
 
 
-def _counted(size: Callable[..., object]) -> Callable[..., int]:
+def _counted(size: Any) -> Callable[..., int]:
     """The same, but that it returns a number of bytes is looked at, whoever counts with it."""
 
     @wraps(size)
     def counted(self: Compressor, *of: Any, **given: Any) -> int:
-        found: Any = size(self, *of, **given)
+        found = size.__get__(self)(*of, **given)  # a static method, say
         if is_size(found) and found == int(found):
             return int(found)
         raise error(found, "return a whole number of bytes, 0 or more", size.__name__, self)

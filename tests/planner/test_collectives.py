@@ -97,6 +97,19 @@ def test_bytes_of_a_compressor(exchange, found):
         step_seconds(Rule(payload=gradients(), exchange=exchange, compressor=mine()))
 
 
+def test_bytes_that_a_static_method_counts():
+    @frozen
+    class mine(Compressor):
+        facts = identity.facts
+        encode_decode = identity.encode_decode
+
+        @staticmethod
+        def message_bytes(numel, element_bytes):
+            return numel * element_bytes
+
+    assert mine().message_bytes(3, element_bytes=4) == 12
+
+
 def test_bytes_and_awaited_of_an_exchange():
     @frozen
     class gathers(all_gather):
