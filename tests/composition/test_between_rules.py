@@ -77,6 +77,7 @@ TOGETHER = [
     (mean(parameters(), 1, gossip(topology=ring()), delay=1), mean(parameters(), 4, delay=1)),
     (mean(parameters(), 8, delay=4), mean(parameters(), 8, delay=1, active=(3, None))),
     (mean(parameters(), 8, delay=1), mean(parameters(), 8, delay=4, active=(5, None))),
+    (mean(parameters(), 4, delay=1), mean(parameters(), 6, delay=1, active=(2, None))),
     (mean(parameters(), 1, averaging_server(), delay="unbounded"),) * 2,
 ]
 
@@ -92,7 +93,8 @@ def test_late_results_that_overshoot_together_are_refused(one, other):
 @pytest.mark.parametrize(
     ("one", "other"),
     [
-        (mean(parameters(), 8, delay=3), mean(parameters(), 8, delay=4, active=(3, None))),
+        (mean(parameters(), 8, delay=3), mean(parameters(), 8, delay=5, active=(3, None))),
+        (mean(gradients(), delay=1), mean(parameters(), 4, delay=1)),
         (mean(parameters(), 8, delay=4, active=(0, 8)), mean(parameters(), 8, delay=4, active=(8, None))),
         (mean(parameters(), 8, delay=4, select="1/2"), mean(parameters(), 8, delay=4, select="2/2")),
         (mean(deltas(merge=0.5), 8, delay=4), mean(deltas(merge=0.5), 8, delay=4)),

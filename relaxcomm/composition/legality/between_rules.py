@@ -194,9 +194,8 @@ def _fly_together(one: RuleParts, other: RuleParts) -> bool:
     """Whether one may be sent while the result of the other is yet to come."""
     if one.delay == "unbounded" or other.delay == "unbounded":
         return True
-    periods = [rule.trigger.facts.period_steps for rule in (one, other)]
-    later = other.active[0] + periods[1] - one.active[0] - periods[0]
-    every = math.gcd(*periods)
+    later = other.active[0] - one.active[0]
+    every = math.gcd(one.trigger.facts.period_steps, other.trigger.facts.period_steps)
     return later % every < one.delay or -later % every < other.delay
 
 
