@@ -79,15 +79,11 @@ def make(results: Sequence[Result], facts: Mapping[str, object], failed: Mapping
 
 
 def findings(results: Sequence[Result]) -> list[str]:
-    """Each algorithm against the first, in words."""
-    first = results[0]
+    """Each algorithm against the first that exchanged, in words."""
+    together = [one for one in results if not never_exchanged(one)]
     found = []
-    for other in results[1:]:
-        if never_exchanged(other):
-            found.append(
-                f"{other.algorithm} never exchanged: its workers trained alone until their final average."
-            )
-            continue
+    for other in together[1:]:
+        first = together[0]
         if not first.bytes_sent or not other.bytes_sent:
             continue
         found.append(
@@ -96,7 +92,11 @@ def findings(results: Sequence[Result]) -> list[str]:
             f"took {number(other.seconds / first.seconds)} times as long, and ended at "
             f"{other.measure:.4f} in {first.heading}, where {first.algorithm} ended at {first.measure:.4f}."
         )
-    return found
+    return found + [
+        f"{one.algorithm} never exchanged: its workers trained alone until their final average."
+        for one in results
+        if never_exchanged(one)
+    ]
 
 
 def _failure(name: str, why: str) -> str:
@@ -115,10 +115,11 @@ def _table(results: Sequence[Result]) -> str:
         header.index("sent"): _best(results, lambda one: -one.bytes_sent),
     }
     lines = ["<tr>", *(f"<th>{html.escape(name)}</th>" for name in header), "</tr>"]
-    for row in rows:
+    for row, result in zip(rows, results, strict=True):
         lines.append("<tr>")
         for column, cell in enumerate(row):
-            mark = ' class="best"' if column in best and cell == rows[best[column]][column] else ""
+            is_best = column in best and cell == rows[best[column]][column] and not never_exchanged(result)
+            mark = ' class="best"' if is_best else ""
             lines.append(f"<td{mark}>{html.escape(cell)}</td>")
         lines.append("</tr>")
     return f'<div class="scroll"><table>{"".join(lines)}</table></div>'

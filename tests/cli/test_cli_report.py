@@ -79,12 +79,11 @@ def test_the_first_is_compared_with_in_words():
 
 def test_what_never_exchanged_is_no_best_and_is_not_compared():
     alone = replace(result("diloco", 1000), seconds=0.1, synchronisations=0)
-    results = [result("bsp", 4_000_000), alone]
-    assert report.findings(results) == [
-        "diloco never exchanged: its workers trained alone until their final average."
-    ]
+    results = [alone, result("bsp", 4_000_000)]
+    words = "diloco never exchanged: its workers trained alone until their final average."
+    assert report.findings(results) == report.findings(results[::-1]) == [words]
     best = [text for text, is_best in _Page(make(*results)).cells if is_best]
-    assert best == ["0.9800", "1.50 s", "4 MB", "0.9800"]
+    assert best == ["0.9800", "1.50 s", "4 MB"]
 
 
 def test_names_are_text():
