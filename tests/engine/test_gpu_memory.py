@@ -119,3 +119,24 @@ def test_few_buckets_of_a_mean_are_on_their_way_at_once(monkeypatch):
 
     relaxcomm.simulate(worker, RANKS)
     assert 1 < max(most) < 8
+
+
+def test_nothing_is_held_of_an_engine_that_failed_with_an_average_on_its_way():
+    def worker(group):
+        with gpu.in_thread():
+            model = make_model().to("cuda")
+            optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+            late = {"name": "local_sgd", "steps": 2, "delay": 2}
+            engine = relaxcomm.attach(model, optimizer, {"algorithm": late}, process_group=group)
+            for _ in range(2):
+                model(torch.randn(2, SIZE, device="cuda")).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            with pytest.raises(ZeroDivisionError), engine:
+                engine.together(lambda: 1 / 0)
+            return model, engine
+
+    with PretendGpu() as gpu:
+        kept = relaxcomm.simulate(worker, RANKS)
+        closed = on_gpu()
+    assert closed == pytest.approx(len(kept), rel=0.02)
