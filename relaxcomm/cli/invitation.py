@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Mapping
 from ipaddress import ip_address
 from typing import Any
@@ -15,7 +14,7 @@ from relaxcomm.fields.validation import shown
 from relaxcomm.network import elastic_store
 from relaxcomm.network.store_client import no_frames, store_at
 from relaxcomm.network.store_server import serve_store
-from relaxcomm.system.network_interface import use_interface_of
+from relaxcomm.system.network_interface import resolved, use_interface_of
 from relaxcomm.system.tcp import before_port, connect, split_address
 
 _CONFIGURATION, _ENDED = "relaxcomm/configuration", "relaxcomm/ended"
@@ -34,8 +33,8 @@ def listen(address: str) -> tuple[TCPStore, str]:
     is_host = ":" not in address or address.endswith("]")
     host, port = (address.strip("[]"), 0) if is_host else split_address(address)
     try:
-        found = str(socket.getaddrinfo(host, None)[0][4][0])
-        if found != host and "localhost" not in host and ip_address(found).is_loopback:
+        found = resolved(host)
+        if found not in ("", host) and "localhost" not in host and ip_address(found).is_loopback:
             raise ConfigError(  # as Debian's and Red Hat's /etc/hosts have it
                 f"--address {shown(address)}: that name is {found} on this machine, which no other reaches; "
                 "give the address that this machine has in their network"

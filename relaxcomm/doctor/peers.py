@@ -41,8 +41,7 @@ def findings(local: Sequence[Finding], timeout_seconds: float) -> list[Finding]:
         if not interfaces.on_one_host() and any(map(interfaces.is_loopback, interfaces.resolve(host))):
             remedy = "that is this host: start torchrun on rank 0's with --local-addr, its address for others"
         return [Finding("master", "problem", text, remedy)]
-    if (address := address_towards(host)) is not None:
-        use_interface_of(address)  # as attach() does
+    use_interface_of(address_towards(host))  # as attach() does
     try:
         store = within(
             timeout_seconds, lambda: _store(host, port, hosts=hosts_store, seconds=timeout_seconds)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import socket
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -30,7 +29,7 @@ from relaxcomm.system.environment import (
     launcher_holds_store,
     missing_variables,
 )
-from relaxcomm.system.network_interface import use_interface_of
+from relaxcomm.system.network_interface import resolved, use_interface_of
 from relaxcomm.system.slurm import follow_srun
 
 _FREE_PORT = "a MASTER_PORT at which nobody else listens"
@@ -76,17 +75,10 @@ def _find_store(seconds: float) -> None:
 
 def _is_hidden(host: str) -> bool:
     """Whether others know it by another address: /etc/hosts often has 127.0.1.1 for a host's own name."""
-    here, address = launched(), _resolved(host)
+    here, address = launched(), resolved(host)
     if address in ("", host) or host == "localhost":
         return False
     return ipaddress.ip_address(address).is_loopback and here.local_world_size < here.world_size
-
-
-def _resolved(host: str) -> str:
-    """Its address as this host has it; empty if it has none."""
-    with suppress(OSError, UnicodeError):
-        return str(socket.getaddrinfo(host, None)[0][4][0])
-    return ""
 
 
 def make_default_group(timeout_seconds: float, secret: Secret | None = None) -> None:
@@ -105,8 +97,8 @@ def make_default_group(timeout_seconds: float, secret: Secret | None = None) -> 
     check_rendezvous()
     here, limit = launched(), timedelta(seconds=timeout_seconds)
     is_hidden = _is_hidden(os.environ["MASTER_ADDR"])
-    if not is_hidden and (address := address_towards(os.environ["MASTER_ADDR"])) is not None:
-        use_interface_of(address)
+    if not is_hidden:
+        use_interface_of(address_towards(os.environ["MASTER_ADDR"]))
     try:
         if not _met:
             _find_store(timeout_seconds)
@@ -118,7 +110,7 @@ def make_default_group(timeout_seconds: float, secret: Secret | None = None) -> 
         _signed.append(checked)
         named = dist.distributed_c10d.PrefixStore(name, checked)
         named.set_timeout(limit)
-        named.set(f"master/{own}", "" if is_hidden else _resolved(os.environ["MASTER_ADDR"]))
+        named.set(f"master/{own}", "" if is_hidden else resolved(os.environ["MASTER_ADDR"]))
         agree(Rendezvous(checked, name, Membership(own, size), tuple(range(size)), limit, limit, secret))
         if is_hidden:  # those on other hosts know its address
             seen = [one.decode() for one in read_all(named, [f"master/{rank}" for rank in range(size)])]

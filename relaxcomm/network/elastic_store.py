@@ -73,8 +73,7 @@ def connect(address: str, seconds: float, secret: Secret | None) -> Any:
         host, port = split_address(address)
     except ConfigError as error:
         raise ConfigError(f"RELAXCOMM_JOIN: {error}; give the address of a run's store") from None
-    if (own := address_towards(host)) is not None:
-        use_interface_of(own)
+    use_interface_of(address_towards(host))
     store = await_store(
         host,
         port,

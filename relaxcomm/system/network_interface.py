@@ -1,10 +1,24 @@
-"""Which network interface of this host has an address."""
+"""Which address a name has on this host, and which network interface has an address."""
 
 from __future__ import annotations
 
 import os
+import socket
+from contextlib import suppress
 
 _GLOO = "GLOO_SOCKET_IFNAME"
+
+
+def resolved(host: str) -> str:
+    """Its first address as this host has it; empty if it has none.
+
+    Example:
+        >>> resolved("127.0.0.1")
+        '127.0.0.1'
+    """
+    with suppress(OSError, UnicodeError):
+        return str(socket.getaddrinfo(host, None)[0][4][0])
+    return ""
 
 
 def interface_of(address: str) -> str | None:
@@ -22,10 +36,10 @@ def interface_of(address: str) -> str | None:
     return None
 
 
-def use_interface_of(address: str) -> None:
+def use_interface_of(address: str | None) -> None:
     """Let Gloo listen where the other workers reach this host, and nowhere else, unless it was told where.
 
     By itself it takes the address that the host's name has, which may be one that others cannot reach.
     """
-    if (name := interface_of(address)) is not None:
+    if address is not None and (name := interface_of(address)) is not None:
         os.environ.setdefault(_GLOO, name)
