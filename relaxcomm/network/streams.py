@@ -3,26 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 
-class Streams(Protocol):
-    """The streams of one device."""
-
-    def mark(self) -> Any:
-        """An event in the current stream, which has `query` and `elapsed_time` and holds up nobody."""
-
-    def to_host(self, tensor: Tensor) -> tuple[Tensor, Callable[[], bool]]:
-        """A copy on the host of what the current stream makes, and a look whether it is there."""
-
-    def host_memory(self, like: Tensor) -> Tensor:
-        """Memory on the host from which a copy to the device holds up nobody."""
-
-
-class CudaStreams(Streams):
+class Streams:
     """The streams of a GPU, with one of our own for copies.
 
     Args:
@@ -34,11 +20,13 @@ class CudaStreams(Streams):
         self._side: torch.cuda.Stream | None = None
 
     def mark(self) -> torch.cuda.Event:
+        """An event in the current stream, which has `query` and `elapsed_time` and holds up nobody."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch's own
         event.record(torch.cuda.current_stream(self._device))
         return event
 
     def to_host(self, tensor: Tensor) -> tuple[Tensor, Callable[[], bool]]:
+        """A copy on the host of what the current stream makes, and a look whether it is there."""
         if self._side is None:
             self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch's own
         copy = self.host_memory(tensor)
@@ -50,14 +38,10 @@ class CudaStreams(Streams):
         return copy, lambda: bool(event.query())
 
     def host_memory(self, like: Tensor) -> Tensor:
+        """Memory on the host from which a copy to the device holds up nobody."""
         return pinned(like)
 
 
 def pinned(like: Tensor) -> Tensor:
     """Memory on the host from which a copy to a GPU holds up nobody."""
     return torch.empty(like.shape, dtype=like.dtype, pin_memory=True)
-
-
-def streams_of(device: torch.device) -> Streams:
-    """The streams of a GPU."""
-    return CudaStreams(device)

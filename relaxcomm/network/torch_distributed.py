@@ -22,7 +22,7 @@ from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.seal import agree
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.services import Services
-from relaxcomm.network.streams import streams_of
+from relaxcomm.network.streams import Streams
 from relaxcomm.network.trail import Trail
 from relaxcomm.network.transport import Membership, Pending, Service, ServiceKey, Transport
 from relaxcomm.network.waiting import Waiting
@@ -78,7 +78,7 @@ class TorchTransport(Transport):
             if groups is not None:
                 Burial(groups).start()
             raise self._waiting.broke("attach()", error) from error
-        self._groups, self._streams = groups, streams_of(device)
+        self._groups, self._streams = groups, Streams(device)
         self._times = DeviceTimes()
         self._monitor = Monitor(self._waiting, groups.communicators)
         self._meetings = Meetings(groups, self._trail, self._waiting.wait_at_event)

@@ -13,7 +13,7 @@ from torch.utils.data import default_collate
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.composition.exchange_cost import Speeds
 from relaxcomm.network.operations import AllGather
-from relaxcomm.network.streams import CudaStreams
+from relaxcomm.network.streams import Streams
 from relaxcomm.network.transport import ALONE
 from relaxcomm.planner.scenario import StepTimes
 from relaxcomm.primitives.compressors.identity import identity
@@ -143,7 +143,7 @@ def _stopwatch(device: torch.device) -> Callable[[], float]:
         begin = time.perf_counter()
         return lambda: time.perf_counter() - begin
     torch.cuda.synchronize(device)
-    streams = CudaStreams(device)
+    streams = Streams(device)
     first = streams.mark()
 
     def elapsed() -> float:

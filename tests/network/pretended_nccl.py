@@ -220,7 +220,7 @@ def pretended(kind: type[Group]) -> Iterator[None]:
     Stream.works.clear()
     with (
         patch.object(communicators, "new_group", kind),
-        patch.object(torch_distributed, "streams_of", Streams),
+        patch.object(torch_distributed, "Streams", Streams),
     ):
         yield
 

@@ -17,7 +17,7 @@ from relaxcomm.errors import CommunicationError
 from relaxcomm.network import services, torch_distributed
 from relaxcomm.network.operations import Request
 from relaxcomm.network.staging import Staging
-from relaxcomm.network.streams import CudaStreams
+from relaxcomm.network.streams import Streams as GpuStreams
 from relaxcomm.plugin import Context, Membership, finish
 from relaxcomm.primitives import error_feedback, identity, top_k
 from relaxcomm.primitives.exchanges.parameter_server import ShardPlan, make_request
@@ -109,7 +109,7 @@ def test_it_ends_although_a_device_never_comes_to_a_request():
 @pytest.mark.parametrize("device", DEVICES)
 def test_copies_on_the_host_are_what_the_stream_makes(device):
     if device == "cuda":
-        streams, made = CudaStreams(torch.device("cuda", 0)), torch.arange(1e6, device="cuda").mul_(2)
+        streams, made = GpuStreams(torch.device("cuda", 0)), torch.arange(1e6, device="cuda").mul_(2)
     else:
         streams, made = Streams(torch.device("cpu")), torch.arange(1e6).mul_(2)
     copy, copied = streams.to_host(made)
@@ -124,7 +124,7 @@ def staged() -> Iterator[None]:
     """Have all requests staged, as those of a GPU are."""
     with (
         patch.object(services, "is_staged", lambda operation: True),
-        patch.object(torch_distributed, "streams_of", Streams),
+        patch.object(torch_distributed, "Streams", Streams),
     ):
         yield
 

@@ -12,7 +12,7 @@ from relaxcomm.network.device_times import DeviceTimes
 from relaxcomm.network.mailbox import FOR_EVER
 from relaxcomm.network.operations import Label
 from relaxcomm.network.pending_works import StreamPending
-from relaxcomm.network.streams import CudaStreams
+from relaxcomm.network.streams import Streams
 from relaxcomm.network.threaded_call import ThreadedCall
 from relaxcomm.step.device_flags import DeviceFlags
 from relaxcomm.tensors import host_copies
@@ -145,7 +145,7 @@ def test_threads_know_what_those_know_that_start_them_and_no_more():
 
 def staged(gpu):
     x = torch.ones(4, device="cuda")
-    copy, copied = CudaStreams(GPU).to_host(x)
+    copy, copied = Streams(GPU).to_host(x)
     del x
     torch.empty(4, device="cuda")
     while not copied():
@@ -174,14 +174,12 @@ def landed(gpu):
         SimpleNamespace(wait=lambda: None, is_completed=lambda: True), nccl.record_event(), [result]
     )
     monitor = SimpleNamespace(check=lambda: None, watch=lambda one: None)
-    pending = StreamPending(
-        monitor, CudaStreams(GPU), DeviceTimes(), None, [work], result, Label(0, "rule"), 0
-    )
+    pending = StreamPending(monitor, Streams(GPU), DeviceTimes(), None, [work], result, Label(0, "rule"), 0)
     pending.wait().sum()
 
 
 NETWORK = "relaxcomm.network."
-TO_HOST, FLAGS = NETWORK + "streams:CudaStreams.to_host", "relaxcomm.step.device_flags:DeviceFlags."
+TO_HOST, FLAGS = NETWORK + "streams:Streams.to_host", "relaxcomm.step.device_flags:DeviceFlags."
 
 
 @pytest.mark.parametrize(
