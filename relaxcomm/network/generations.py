@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -16,6 +16,7 @@ from relaxcomm.errors import CommunicationError, ConfigError
 from relaxcomm.network.liveness import without_frames
 from relaxcomm.network.processes import ENDED, condition_of, reached, this_process
 from relaxcomm.network.rendezvous import Rendezvous
+from relaxcomm.network.signed_store import absent
 from relaxcomm.network.store_thread import BoundedStore
 from relaxcomm.network.threaded_call import ThreadedCall
 
@@ -196,24 +197,13 @@ class Generations:
     def _lost(self, workers: tuple[int, ...], number: int, *, is_late: bool) -> dict[int, str] | None:
         """What became of those who do not go on; None as long as some may still come."""
         lost = {}
-        for worker in self._not_ready(workers, number):
+        for worker in absent(self._store, workers, f"{number}/ready/"):
             how = self._gone(worker)
             if not (how or is_late):
                 return None
             late = f"did not come within {self._patience_seconds:g} s"
             lost[worker] = how or self._condition(worker) or late
         return lost
-
-    def _not_ready(self, workers: Sequence[int], number: int) -> Iterator[int]:
-        """Workers that have not said that they are ready, one after the other: by halves, since most have."""
-        if not workers or self._store.check([f"{number}/ready/{worker}" for worker in workers]):
-            return
-        if len(workers) == 1:
-            yield workers[0]
-            return
-        half = len(workers) // 2
-        yield from self._not_ready(workers[:half], number)
-        yield from self._not_ready(workers[half:], number)
 
     def _gone(self, worker: int) -> str:
         """What became of a worker that has left, or whose process has ended; nothing of others."""

@@ -16,7 +16,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from relaxcomm.errors import CommunicationError, ConfigError, ForgeryError, some_of
 from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.secret import TAG_BYTES, Secret
-from relaxcomm.network.signed_store import UNSIGNED, read_all
+from relaxcomm.network.signed_store import UNSIGNED, absent, read_all
 
 _NONE, _OBJECTS = "none", "objects"
 _TOGETHER = "every rank must call attach(), and not much later than the others"
@@ -117,18 +117,10 @@ def _wait(store: Any, keys: Sequence[str], size: int, limit: timedelta) -> None:
     try:
         store.wait(keys, limit)
     except RuntimeError as error:
-        missing = _missing(store, [str(rank) for rank in range(size)])
+        missing = [*map(str, absent(store, range(size)))]
         late = f"rank{'s' * (len(missing) > 1)} {some_of(missing)} did not come"
         said = late if missing else "rank 0 had given up before the last one came"
         raise CommunicationError(f"{said}; {_TOGETHER}") from error
-
-
-def _missing(store: Any, keys: Sequence[str]) -> list[str]:
-    """Those that are not there, by halves: of a thousand one is found in twenty questions."""
-    if store.check(keys):
-        return []
-    half = len(keys) // 2
-    return [*_missing(store, keys[:half]), *_missing(store, keys[half:])] if half else [*keys]
 
 
 def _found(rank: int) -> str:

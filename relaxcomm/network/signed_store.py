@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -116,6 +116,21 @@ def read_all(store: Any, keys: Sequence[str]) -> list[bytes]:
     if kept.has_extended_api():
         return list(store.multi_get(keys))
     return [store.get(key) for key in keys]
+
+
+def absent(store: Any, names: Sequence[int], prefix: str = "") -> Iterator[int]:
+    """Of some numbers, in order, those of which nothing stands under `prefix`.
+
+    They are found by halves: of a thousand most are there, and one is found in twenty questions.
+    """
+    if not names or store.check([f"{prefix}{name}" for name in names]):
+        return
+    if len(names) == 1:
+        yield names[0]
+        return
+    half = len(names) // 2
+    yield from absent(store, names[:half], prefix)
+    yield from absent(store, names[half:], prefix)
 
 
 def signed(store: Any, secret: Secret | None) -> Any:
