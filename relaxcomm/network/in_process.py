@@ -79,13 +79,13 @@ class InProcessGroup:
         finally:
             self._world.stopped.discard(self._rank)
 
-    def transport(self, coding_seconds: CodingSeconds | None = None) -> InProcessTransport:
+    def transport(self, coding_seconds: CodingSeconds = lambda label: 0.0) -> InProcessTransport:
         """A transport for this rank.
 
         Args:
-            coding_seconds: that the rank works before each operation of a label, and after it; None for none.
+            coding_seconds: that the rank works before each operation of a label, and after it.
         """
-        return InProcessTransport(self._world, self._rank, coding_seconds or _in_no_time)
+        return InProcessTransport(self._world, self._rank, coding_seconds)
 
 
 class _InProcessPending(Pending):
@@ -232,7 +232,3 @@ def simulate(
     if errors:
         raise errors[0]
     return [results[rank] for rank in range(world_size)]
-
-
-def _in_no_time(label: Label) -> float:
-    return 0.0
