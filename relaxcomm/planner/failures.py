@@ -80,10 +80,7 @@ class Failures:
         """
         if self.elastic:
             return self._elastic(replay, step_seconds, items)
-        saved = self.saved_seconds
-        if saved is None:
-            saved = (self.saved_steps or 1) * step_seconds
-        between = self.life_seconds / replay.scenario.workers
+        saved, between = self._between_saves(step_seconds), self.life_seconds / replay.scenario.workers
         if saved / between > math.log(1e300):
             return Useful(0.0)
         return Useful(saved / (math.expm1(saved / between) * (between + self.away_seconds)))
@@ -119,21 +116,22 @@ class Failures:
                 now += self.notice_seconds if waits else 0.0
             else:
                 died_out += 1
-                done -= alive * self._unsaved_steps(seconds_of(alive))
+                unsaved = self._between_saves(seconds_of(alive)) / 2  # on average
+                done -= alive * unsaved / seconds_of(alive)
                 if alive > 1 or not admits:  # all are started anew
                     away.clear()
                     now += self.away_seconds
                     continue
             heapq.heappush(away, now + self.away_seconds + admitted if admits else math.inf)
-        is_saved = self.saved_seconds is not None or self.saved_steps is not None
+        is_saved = self._between_saves(step_seconds) > 0
         share = max(0.0, done) * seconds_of(size) / (size * now)
         return Useful(share, math.inf if is_saved or not died_out else now / died_out)
 
-    def _unsaved_steps(self, step_seconds: float) -> float:
-        """Steps since the last checkpoint, on average, when nobody is left."""
+    def _between_saves(self, step_seconds: float) -> float:
+        """Seconds from one checkpoint to the next; 0 without any."""
         if self.saved_seconds is not None:
-            return self.saved_seconds / step_seconds / 2
-        return (self.saved_steps or 0) / 2
+            return self.saved_seconds
+        return (self.saved_steps or 0) * step_seconds
 
 
 def _seconds_of_sizes(replay: Replay, step_seconds: float, items: Sequence[Item]) -> Callable[[int], float]:
