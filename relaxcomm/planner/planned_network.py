@@ -35,31 +35,26 @@ class PlannedNetwork(SimulatedNetwork):
             return self._links.slowest
         if isinstance(operation, Neighbors):
             return self._to_neighbors(operation, rank, rule)
-        if isinstance(operation, AllToAll | Request):
-            return self._over("all", lambda: AllPairs(world_size))
-        return self._over("ring", lambda: None)
+        over = AllPairs(world_size) if isinstance(operation, AllToAll | Request) else None
+        if over not in self._found:
+            self._found[over] = self._over(over)
+        return self._found[over]
 
     def _to_neighbors(self, operation: Neighbors, rank: int, rule: str) -> Link:
-        pairs = [(rank, peer) for peer in operation.sends if peer != rank]
+        pairs = tuple((rank, peer) for peer in operation.sends if peer != rank)
         if not pairs:
             return Link()
-        key = rule, *pairs
-        if key in self._found:
-            return self._found[key]
-        over = next((leg for leg in self._legs.get(rule, ()) if {*pairs} <= {*leg}), pairs)
-        own = sum(share for (one, _), share in zip(over, shares(over), strict=True) if one == rank)
-        return self._over(key, lambda: over, own)
+        if (rule, pairs) not in self._found:
+            over = next((leg for leg in self._legs.get(rule, ()) if {*pairs} <= {*leg}), pairs)
+            own = sum(share for (one, _), share in zip(over, shares(over), strict=True) if one == rank)
+            self._found[rule, pairs] = self._over(over, own)
+        return self._found[rule, pairs]
 
-    def _over(
-        self, key: Hashable, pairs: Callable[[], Sequence[Pair] | None], own_share: float = 1.0
-    ) -> Link:
+    def _over(self, pairs: Sequence[Pair] | None, own_share: float = 1.0) -> Link:
         """A link over which bytes, of which a rank sends a share of the mean, take as long as all of them."""
-        if key not in self._found:
-            way = self._links.way(pairs())
-            rate = own_share / way.seconds_per_byte if way.seconds_per_byte else float("inf")
-            burst = way.burst_seconds * rate if way.burst_seconds else 0.0
-            self._found[key] = Link(way.latency_seconds, rate, burst)
-        return self._found[key]
+        way = self._links.way(pairs)
+        rate = own_share / way.seconds_per_byte if way.seconds_per_byte else float("inf")
+        return Link(way.latency_seconds, rate, way.burst_seconds * rate if way.burst_seconds else 0.0)
 
 
 def coding_seconds(plan: PricedPlan) -> Callable[[Label], float]:
