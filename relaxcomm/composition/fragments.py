@@ -13,8 +13,8 @@ _FRAGMENT = re.compile(r"(\d+)/(\d+)")
 
 
 def is_fragment(pattern: str) -> bool:
-    """Whether a pattern of names is a fragment; names have no slashes."""
-    return _FRAGMENT.fullmatch(pattern) is not None
+    """Whether a pattern of names is a fragment."""
+    return _parts(pattern) is not None
 
 
 def check(pattern: str) -> None:
@@ -22,12 +22,11 @@ def check(pattern: str) -> None:
 
     Raises: CompositionError, naming it.
     """
-    if is_fragment(pattern):
-        index, count = _parts(pattern)
-        if not 1 <= index <= count:
-            raise CompositionError(
-                f"select {pattern!r} is not a fragment: k/n is the k-th of n, with k from 1 to n"
-            )
+    parts = _parts(pattern)
+    if parts is not None and not 1 <= parts[0] <= parts[1]:
+        raise CompositionError(
+            f"select {pattern!r} is not a fragment: k/n is the k-th of n, with k from 1 to n"
+        )
 
 
 def most(patterns: Iterable[str]) -> int:
@@ -37,7 +36,7 @@ def most(patterns: Iterable[str]) -> int:
         >>> most(["1/2", "head.*", "3/4"])
         4
     """
-    return max((_parts(one)[1] for one in patterns if is_fragment(one)), default=0)
+    return max((parts[1] for one in patterns if (parts := _parts(one))), default=0)
 
 
 def resolve(patterns: Sequence[str], sizes: Mapping[str, int]) -> tuple[str, ...]:
@@ -55,10 +54,11 @@ def resolve(patterns: Sequence[str], sizes: Mapping[str, int]) -> tuple[str, ...
     """
     found: list[str] = []
     for pattern in patterns:
-        if not is_fragment(pattern):
+        parts = _parts(pattern)
+        if parts is None:
             found.append(pattern)
             continue
-        index, count = _parts(pattern)
+        index, count = parts
         if count > len(sizes):
             raise CompositionError(
                 f"select {pattern!r}: a model of {len(sizes)} trainable parameters cannot be cut into "
@@ -77,9 +77,8 @@ def share(patterns: Sequence[str]) -> float:
         >>> share(["1/4", "3/4"]), share(["1/4", "head.*"])
         (0.5, 1.0)
     """
-    if not all(map(is_fragment, patterns)):
-        return 1.0
-    return min(1.0, sum(1 / _parts(one)[1] for one in set(patterns)))
+    parts = {*map(_parts, patterns)}
+    return min(1.0, sum(1.0 if one is None else 1 / one[1] for one in parts))
 
 
 def _cuts(sizes: Sequence[int], count: int) -> list[int]:
@@ -93,6 +92,7 @@ def _cuts(sizes: Sequence[int], count: int) -> list[int]:
     return cuts[1:]
 
 
-def _parts(pattern: str) -> tuple[int, int]:
-    index, count = pattern.split("/")
-    return int(index), int(count)
+def _parts(pattern: str) -> tuple[int, int] | None:
+    """k and n of a fragment; None for a pattern of names, which have no slashes."""
+    found = _FRAGMENT.fullmatch(pattern)
+    return None if found is None else (int(found[1]), int(found[2]))
