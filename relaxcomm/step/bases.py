@@ -28,7 +28,7 @@ class Bases:
         self._pairs = [
             (index, other)
             for index, other in product(based, range(len(self._rules)))
-            if gives_base(self._rules, other, index)
+            if gives_base(self._rules, self._rules[other], self._rules[index])
         ]
 
     def follow(self, ran: Collection[int]) -> None:

@@ -8,18 +8,16 @@ from relaxcomm.composition.rule_parts import RuleParts
 from relaxcomm.errors import CompositionError
 
 
-def gives_base(rules: Sequence[RuleParts], other: int, later: int) -> bool:
+def gives_base(rules: Sequence[RuleParts], other: RuleParts, later: RuleParts) -> bool:
     """Whether one rule leaves replicas equal before another begins, which can move from there.
 
     Args:
         rules: of the same parameters.
-        other: the index of the first.
-        later: that of the second, whose payload keeps a base.
+        other: the first.
+        later: the second, whose payload keeps a base.
     """
-    begins = rules[later].active[0]
-    return rules[other].active[0] < begins and (
-        rules[other].makes_replicas_equal or _has_kept_equal(rules, other, begins)
-    )
+    begins = later.active[0]
+    return other.active[0] < begins and (other.makes_replicas_equal or _has_kept_equal(rules, other, begins))
 
 
 def check_bases(rules: Sequence[RuleParts], name: str) -> None:
@@ -27,12 +25,12 @@ def check_bases(rules: Sequence[RuleParts], name: str) -> None:
 
     Raises: CompositionError, naming the rules.
     """
-    for later, rule in enumerate(rules):
+    for rule in rules:
         before = [one for one in rules if one.moves_parameters and one.active[0] < rule.active[0]]
         if not (before and rule.payload.facts.has_base):
             continue
         is_served = rule.exchange.facts.returns == "base"
-        is_met = any(gives_base(rules, other, later) for other in range(len(rules)))
+        is_met = any(gives_base(rules, other, rule) for other in rules)
         if is_served or not (is_met or rule.outer.facts.averages):
             where = "is held by services from the beginning of the run on" if is_served else "differs by then"
             raise CompositionError(
@@ -42,9 +40,8 @@ def check_bases(rules: Sequence[RuleParts], name: str) -> None:
             )
 
 
-def _has_kept_equal(rules: Sequence[RuleParts], other: int, begins: int) -> bool:
+def _has_kept_equal(rules: Sequence[RuleParts], rule: RuleParts, begins: int) -> bool:
     """Whether replicas that were equal at first are so by a gradient rule until a step."""
-    rule = rules[other]
     kept = rule.keeps_replicas_equal_while_active and rule.moves_parameters and not rule.delay
     before = [one for one in rules if one.active[0] < begins and one.moves_parameters]
     parts = any(not one.exchange.facts.same_result or one.payload.facts.keeps_local for one in before)
