@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from functools import partial, wraps
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor
@@ -14,7 +14,6 @@ from relaxcomm.fields.frozen import Count, stated
 from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.context import Context, Primitive, State
 from relaxcomm.roles.returned import decoded, error, yielded
-from relaxcomm.roles.scope import Scope
 from relaxcomm.roles.stage import is_size
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Message, Sparse
@@ -26,6 +25,8 @@ An all-reduce gives one part of weight 1, an all-gather one part a worker."""
 Coding: TypeAlias = Generator[Message, Parts, tuple[Tensor, Tensor | Sparse | None]]
 """Yields a message, is sent the parts that came back, returns `(result, sent)`."""
 
+Scope: TypeAlias = Literal["entry", "tensor", "bucket", "model"]
+"""How much is looked at to encode an entry, from the least to the most."""
 
 Memory: TypeAlias = Literal["none", "leaky", "lossless"]
 """What becomes of what a message leaves out: it is gone, a part of it is sent later, or all of it."""
@@ -167,6 +168,16 @@ class Compressor(Primitive):
     def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
         """The same for tensors that lie one behind the other and that may be coded apart."""
         return self.message_bytes(layout.numel, element_bytes)
+
+
+def widest(*scopes: Scope) -> Scope:
+    """The scope of compressors together.
+
+    Example:
+        >>> widest("entry", "model", "tensor")
+        'model'
+    """
+    return max(scopes, key=get_args(Scope).index)
 
 
 def _looked_at(encode_decode: Callable[..., object]) -> Callable[..., Coding]:

@@ -16,7 +16,7 @@ from relaxcomm.fields.frozen import frozen
 from relaxcomm.primitives.compressors.decode import as_dense, finish, read
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.roles.carried import nested
-from relaxcomm.roles.scope import Scope, widest
+from relaxcomm.roles.compressor import Scope, widest
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import finite_flags
 from relaxcomm.tensors.layout import Layout, one_tensor

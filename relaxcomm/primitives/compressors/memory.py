@@ -12,7 +12,7 @@ from relaxcomm.errors import CompositionError
 from relaxcomm.primitives.compressors.weighted_sum import add_sparse
 from relaxcomm.roles import Compressor, CompressorFacts, State
 from relaxcomm.roles.carried import Slots, nested
-from relaxcomm.roles.scope import widest
+from relaxcomm.roles.compressor import widest
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Sparse

@@ -11,7 +11,7 @@ from relaxcomm.errors import CompositionError
 from relaxcomm.fields.frozen import Steps, frozen
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.roles.carried import nested
-from relaxcomm.roles.scope import widest
+from relaxcomm.roles.compressor import widest
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.shards import NestedState
