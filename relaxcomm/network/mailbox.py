@@ -52,10 +52,10 @@ class Channel:
 
 
 class SentMessage:
-    """A send that keeps its buffer, and its number."""
+    """A send that keeps its memory, and its number."""
 
-    def __init__(self, works: Sequence[Any], buffer: Tensor, number: int) -> None:
-        self._works, self._buffer, self.number = works, buffer, number
+    def __init__(self, works: Sequence[Any], memory: Sequence[Tensor], number: int) -> None:
+        self._works, self._memory, self.number = works, memory, number
 
     def wait(self, limit: timedelta = FOR_EVER) -> None:
         """Until it has gone out."""
@@ -95,13 +95,13 @@ class Mailbox:
         message[: data.numel()] = data  # first, so that it begins where numbers may
         with self._order:
             self._numbers[other] += 1
-            header = self._header(kind, payload, self._numbers[other], clock)
-            message[data.numel() :] = self._trailers.make(header, message[: data.numel()])
+            header = Header(kind, self._rank, self._numbers[other], clock)
+            message[data.numel() :] = self._trailers.make(header, payload)
             works = [
                 self._incoming.send([one], other, tag)
                 for one, tag in ((self._notice, self._notice_tag), (message, self._tag))
             ]
-        return SentMessage(works, message, header.number)
+        return SentMessage(works, [message], header.number)
 
     def send_empty(self, kind: int, other: int, clock: int) -> SentMessage:
         """Send a kind alone."""
@@ -125,13 +125,11 @@ class Mailbox:
         self._incoming.recv([self._buffer], other, self._tag).wait(FOR_EVER)
         return self._arrivals.take(self._trailer, self.payload, other)
 
-    def reply(self, reply: Tensor, asked: Header) -> list[SentMessage]:
+    def reply(self, reply: Tensor, asked: Header) -> SentMessage:
         """Answer a request."""
-        trailer = self._trailers.make(self._header(_REPLY, reply, asked.number, asked.clock), as_bytes(reply))
-        return [
-            SentMessage([self._outgoing.send([one], asked.sender, self._tag)], one, asked.number)
-            for one in (reply, trailer)
-        ]
+        trailer = self._trailers.make(Header(_REPLY, self._rank, asked.number, asked.clock), reply)
+        works = [self._outgoing.send([one], asked.sender, self._tag) for one in (reply, trailer)]
+        return SentMessage(works, [reply, trailer], asked.number)
 
     def receive_reply(self, into: Tensor, other: int, number: int) -> CheckedReply:
         """What ends when the answer to a request is there, and is one."""
@@ -144,6 +142,3 @@ class Mailbox:
                 raise RefusedError(f"rank {other} has answered request {header.number}, and not {number}")
 
         return CheckedReply(works, check)
-
-    def _header(self, kind: int, payload: Tensor, number: int, clock: int) -> Header:
-        return Header(kind, self._rank, number, clock, tuple(payload.shape), payload.dtype)

@@ -30,20 +30,16 @@ class Header:
     """What a message says of itself.
 
     Args:
-        kind: one of those that `Services` know.
+        kind: a request, a goodbye or an answer, see `Mailbox`.
         sender: the rank.
         number: of a request, counted for each receiver from 1; an answer has that of its request.
         clock: the step in which the sender asks; of an answer, the one in which it was asked.
-        shape: of the payload.
-        dtype: of the payload.
     """
 
     kind: int
     sender: int
     number: int
     clock: int
-    shape: tuple[int, ...]
-    dtype: torch.dtype
 
 
 class Trailers:
@@ -60,19 +56,19 @@ class Trailers:
         """Bytes of a trailer."""
 
     def make(self, header: Header, payload: Tensor) -> Tensor:
-        """The trailer, `[num_bytes]` uint8, of a payload, `[n]` uint8."""
-        sizes = header.shape + (0,) * (_MOST_DIMENSIONS - len(header.shape))
+        """The trailer, `[num_bytes]` uint8, of a payload."""
+        sizes = (*payload.shape, *(0,) * (_MOST_DIMENSIONS - payload.ndim))
         packed = _LAYOUT.pack(
             header.kind,
-            len(header.shape),
+            payload.ndim,
             header.sender,
             header.clock,
             header.number,
             *sizes,
-            str(header.dtype).encode(),
+            str(payload.dtype).encode(),
             self._seal.session,
         )
-        tag = self._seal.tag(self._purpose, packed, _memory(payload))
+        tag = self._seal.tag(self._purpose, packed, _memory(as_bytes(payload)))
         return torch.frombuffer(bytearray(packed + tag), dtype=torch.uint8)
 
     def read(self, trailer: Tensor, payload: Tensor, sender: int, like: Tensor) -> Header:
@@ -100,7 +96,7 @@ class Trailers:
             raise RefusedError(
                 f"it holds {list(shape)} {named}, where {list(like.shape)} {like.dtype} are exchanged"
             )
-        return Header(kind, rank, number, clock, shape, like.dtype)
+        return Header(kind, rank, number, clock)
 
 
 class Arrivals:

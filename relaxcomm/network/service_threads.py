@@ -43,7 +43,7 @@ class ServiceThreads:
         self._mailbox, self._clock = Mailbox(channel, rule, tag, request, reply), 0
         self._asked: dict[int, Header] = {}  # the last request of each rank
         self._local_replies: queue.Queue[Tensor] = queue.Queue()
-        self._sending: dict[int, list[SentMessage]] = {}
+        self._sending: dict[int, SentMessage] = {}
         self._left: set[int] = set()
         self._heard = time.monotonic()
         self._lock = threading.Lock()
@@ -144,8 +144,8 @@ class ServiceThreads:
                     header = self._mailbox.receive(client)
                     if header is not None:
                         self._take_in(header, self._mailbox.payload)
-            for work in self._sending.get(client, ()):
-                work.wait()
+            if client in self._sending:
+                self._sending[client].wait()
         except Exception as error:  # handed to the rank's own thread
             if not self._ending.is_set():
                 self._error = self._error or error
