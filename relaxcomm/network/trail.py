@@ -41,7 +41,7 @@ class Trail:
         kind = (operation.__class__, label.rule, label.unit, label.stage, shape, dtype)
         number = self._numbers.get(kind)
         if number is None:
-            number = self._numbers[kind] = _number(_words(label.step, kind, with_step=False))
+            number = self._numbers[kind] = _number(_words(0, kind))
         self.digest = (self.digest + number + label.step) * _PRIME & _MASK
         self._recent.append((label.step, kind))
         self.count += 1
@@ -59,7 +59,7 @@ def _number(words: str) -> int:
     return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=8).digest(), "big")
 
 
-def _words(step: int, kind: _Kind, *, with_step: bool = True) -> str:
+def _words(step: int, kind: _Kind) -> str:
     operation, rule, unit, stage, shape, dtype = kind
     what = operation.__name__ if shape is None else f"{operation.__name__} {list(shape)} {dtype}"
-    return f"{what} at {Label(step if with_step else 0, rule, unit, stage)}"
+    return f"{what} at {Label(step, rule, unit, stage)}"
