@@ -12,7 +12,7 @@ from relaxcomm.network.operations import Agree
 from relaxcomm.network.timeline import Timeline, Times
 from relaxcomm.network.traffic import messages
 from relaxcomm.planner.links import Way
-from relaxcomm.planner.priced_task import PricedTask
+from relaxcomm.planner.priced_plan import PricedTask
 
 
 @dataclass(eq=False)
@@ -72,9 +72,8 @@ class Flights:
 
     def launch(self, priced: PricedTask, window: list[Flight]) -> Flight:
         """Issue the first operation, and then the next of the flight before it, as the engine does."""
-        flight = Flight(priced, self._next(priced), 0, self.clocks, self.clocks)
-        self.spent[4] += priced.cost.sent_bytes
-        self.spent[5] += priced.busiest_bytes
+        self._count_bytes(priced)
+        flight = self._flight(priced)
         self._issue(flight)
         if window and window[-1].has_more:
             self.advance(window[-1])
@@ -105,11 +104,8 @@ class Flights:
         """Send from some ranks what nobody waits for; when it is there, of the others the time now."""
         share, flights = float(ranks.mean()), list[Flight]()
         for priced in tasks:
-            cost = priced.cost
-            self.clocks = self.clocks + ranks * (cost.coding_seconds + cost.work_seconds)
-            self.spent[:2] += share * cost.coding_seconds, share * cost.work_seconds
-            self.spent[4:] += share * cost.sent_bytes, share * priced.busiest_bytes
-            flights.append(Flight(priced, self._next(priced), 0, self.clocks, self.clocks))
+            self.clocks = self.clocks + ranks * self._work_for(priced, share)
+            flights.append(self._flight(priced))
         for _ in flights[0].priced.operations:
             for flight in flights:
                 self._depart(flight, flight.arrived, ranks)
@@ -120,10 +116,7 @@ class Flights:
         """Send from one rank, at a time that its clock may have passed; when it is there."""
         worked, share, arrived = begin, 1 / len(self.clocks), list[float]()
         for priced in tasks:
-            cost = priced.cost
-            worked += cost.coding_seconds + cost.work_seconds
-            self.spent[:2] += share * cost.coding_seconds, share * cost.work_seconds
-            self.spent[4:] += share * cost.sent_bytes, share * priced.busiest_bytes
+            worked += self._work_for(priced, share)
             arrived.append(worked)
         self.clocks = self.clocks.copy()
         self.clocks[rank] += worked - begin
@@ -177,11 +170,21 @@ class Flights:
         flight.arrived[ranks] = heard[ranks]
         self._under_way(flight.arrived, start)
 
-    def _next(self, priced: PricedTask) -> int:
-        """How often a task was exchanged before."""
+    def _flight(self, priced: PricedTask) -> Flight:
+        """The next exchange of a task, of which nothing is issued yet."""
         number = self._rounds.get(priced.task.key, 0)
         self._rounds[priced.task.key] = number + 1
-        return number
+        return Flight(priced, number, 0, self.clocks, self.clocks)
+
+    def _work_for(self, priced: PricedTask, share: float) -> float:
+        """Seconds of an exchange that nobody waits for, in which a share of the ranks takes part."""
+        cost = priced.cost
+        self.spent[:2] += share * cost.coding_seconds, share * cost.work_seconds
+        self._count_bytes(priced, share)
+        return cost.coding_seconds + cost.work_seconds
+
+    def _count_bytes(self, priced: PricedTask, share: float = 1.0) -> None:
+        self.spent[4:] += share * priced.cost.sent_bytes, share * priced.busiest_bytes
 
     def _under_way(self, arrived: Times, posted: Times) -> None:
         since = np.maximum(posted, self._silent_from)

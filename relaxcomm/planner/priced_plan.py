@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +18,6 @@ from relaxcomm.planner.agreed import Agreed, agreed
 from relaxcomm.planner.collectives import Collective, collective
 from relaxcomm.planner.links import Links
 from relaxcomm.planner.pairs import AllPairs, Pair, own_parts
-from relaxcomm.planner.priced_task import PricedTask
 from relaxcomm.planner.scenario import Scenario
 from relaxcomm.planner.timetable import LEAST_STEPS, MOST_STEPS, Timetable
 from relaxcomm.roles import Compressor
@@ -30,6 +30,28 @@ from relaxcomm.tensors.layout import Layout
 
 _MOST_BUCKETS = 64  # that are replayed one by one; of a larger model several count as one
 _LEAST_FLIGHTS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class PricedTask:
+    """A task with its costs.
+
+    Args:
+        task: a rule on a bucket.
+        cost: of one exchange, to a worker.
+        travels: who waits for whom.
+        operations: that wait for each other: seconds for which each occupies the links, and those of the
+            latency of its messages, each `[ranks]` of the replay.
+        busiest_bytes: through the busiest link, in one direction.
+        known_operations: that the engine knows it will issue; answers leave by themselves.
+    """
+
+    task: Task
+    cost: ExchangeCost
+    travels: Collective
+    operations: Sequence[tuple[Times, Times]]
+    busiest_bytes: float
+    known_operations: int
 
 
 def _entry_bytes(task: Task) -> int:
