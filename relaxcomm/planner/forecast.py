@@ -12,7 +12,7 @@ from relaxcomm.network.link import Link
 from relaxcomm.planner.failures import Failures
 from relaxcomm.planner.footprint import Footprint, footprints, least_and_most
 from relaxcomm.planner.link_probes import probe_sizes
-from relaxcomm.planner.links import infinitely_fast
+from relaxcomm.planner.links import Links, OwnLinks, infinitely_fast
 from relaxcomm.planner.remarks import remarks_on
 from relaxcomm.planner.replay import Replay
 from relaxcomm.planner.replayed_run import Replayed
@@ -147,9 +147,9 @@ def _chosen(algorithm: Algorithm, items: Sequence[Item], scenario: Scenario) -> 
 
 def _bandwidth_for(utilisation: float, replay: Replay) -> float | None:
     """The least that is enough; what is found is within a thousandth."""
-    links = replay.scenario.links
+    links: Links = replay.scenario.links
     if infinitely_fast(links):
-        links = type(links)(Link(links.slowest.latency_seconds, 1e9))  # type: ignore[call-arg]
+        links = OwnLinks(Link(links.slowest.latency_seconds, 1e9))
     rate = links.slowest.bytes_per_second
 
     def enough(bandwidth: float) -> bool:

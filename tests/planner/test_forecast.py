@@ -11,8 +11,9 @@ from torch import nn
 
 from relaxcomm import Algorithm, Link, Rule
 from relaxcomm.planner.forecast import forecast
-from relaxcomm.planner.links import OwnLinks
+from relaxcomm.planner.links import GraphLinks, OwnLinks
 from relaxcomm.planner.scenario import Scenario, StepTimes
+from relaxcomm.planner.sites import SiteLinks
 from relaxcomm.primitives import all_reduce, deltas, every, gradients
 from relaxcomm.tensors.items import Item
 from relaxcomm.topology import from_networkx
@@ -40,6 +41,12 @@ def test_rules_that_name_parameters_are_counted_for_what_they_select():
 def test_half_precision_is_remembered_wide_and_sent_short():
     """DiLoCo's anchor and momentum are float32, a message is as the model."""
     assert forecast(diloco(steps=8), items(torch.bfloat16), ON, utilisations=()).memory_bytes == 4 + 4 + 2
+
+
+def test_a_bandwidth_is_found_where_nothing_is_ever_waited_for():
+    at_sites, path = SiteLinks(3, 2, Link(), Link()), GraphLinks(networkx.path_graph(3), Link())
+    found = [forecast(diloco(steps=8), items(), replace(ON, links=one)) for one in (at_sites, path)]
+    assert found[0].bandwidths == found[1].bandwidths == forecast(diloco(steps=8), items(), ON).bandwidths
 
 
 def test_memory_is_that_of_the_rank_that_needs_most():
