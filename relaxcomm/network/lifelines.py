@@ -85,10 +85,10 @@ def has_ended(address: str) -> bool:
 
 
 def _address() -> str:
-    """Where Gloo listens: on the interface that is named, or where the host's name leads."""
+    """Where Gloo listens: on the first interface that is named, or where the host's name leads."""
     import psutil
 
-    named = psutil.net_if_addrs().get(os.environ.get("GLOO_SOCKET_IFNAME", ""), ())
+    named = psutil.net_if_addrs().get(os.environ.get("GLOO_SOCKET_IFNAME", "").partition(",")[0], ())
     for family in (socket.AF_INET, socket.AF_INET6):
         for one in named:
             if one.family == family and "%" not in one.address:  # a link's own, which others write otherwise

@@ -82,7 +82,7 @@ def test_a_process_that_is_not_watched_listens_nowhere():
 def test_where_a_host_has_ipv6_alone_processes_are_watched_too(monkeypatch):
     found = [SimpleNamespace(family=socket.AF_INET6, address=one) for one in ("fe80::1%lo", "::1")]
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"lo": found})
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo,eth0")
     monkeypatch.setattr(lifelines, "_listening", [])
     monkeypatch.setattr(lifelines, "_watched", watched := {})
     address = lifelines.listen()
