@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from ipaddress import ip_address
 from typing import Any
 
 from torch.distributed import DistError, TCPStore  # type: ignore[attr-defined]  # documented
@@ -14,7 +13,7 @@ from relaxcomm.fields.validation import shown
 from relaxcomm.network import elastic_store
 from relaxcomm.network.store_client import no_frames, store_at
 from relaxcomm.network.store_server import serve_store
-from relaxcomm.system.network_interface import resolved, use_interface_of
+from relaxcomm.system.network_interface import first_address, is_only_here, use_interface_of
 from relaxcomm.system.tcp import before_port, connect, split_address
 
 _CONFIGURATION, _ENDED = "relaxcomm/configuration", "relaxcomm/ended"
@@ -33,11 +32,10 @@ def listen(address: str) -> tuple[TCPStore, str]:
     is_host = ":" not in address or address.endswith("]")
     host, port = (address.strip("[]"), 0) if is_host else split_address(address)
     try:
-        found = resolved(host)
-        if found not in ("", host) and "localhost" not in host and ip_address(found).is_loopback:
-            raise ConfigError(  # as Debian's and Red Hat's /etc/hosts have it
-                f"--address {shown(address)}: that name is {found} on this machine, which no other reaches; "
-                "give the address that this machine has in their network"
+        if is_only_here(host):
+            raise ConfigError(
+                f"--address {shown(address)}: that name is {first_address(host)} on this machine, which no "
+                "other reaches; give the address that this machine has in their network"
             )
         store = serve_store(host, port)
     except OSError as error:

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import psutil
 
 from relaxcomm.doctor.diagnosis import Finding, Level, ok
-from relaxcomm.system.environment import LAST_PORT, address_towards
-from relaxcomm.system.network_interface import interface_of
+from relaxcomm.network.default_group import is_hidden
+from relaxcomm.system.environment import LAST_PORT
+from relaxcomm.system.network_interface import address_towards, interface_of, resolve
 
 _DEFAULT_PORT = 29500
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
@@ -72,24 +73,24 @@ def on_one_host() -> bool:
     return os.environ.get("LOCAL_WORLD_SIZE", "") == os.environ.get("WORLD_SIZE")
 
 
-def resolve(host: str) -> list[str]:
-    """The addresses of a name; empty if there are none."""
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return []
-    return list(dict.fromkeys(str(one[4][0]).partition("%")[0] for one in found))
-
-
 def is_loopback(address: str) -> bool:
     """Whether an address reaches this machine alone."""
     return ipaddress.ip_address(address).is_loopback
+
+
+def is_told_by_others() -> bool:
+    """Whether gloo takes the address that MASTER_ADDR has for the others, since here it is a loopback."""
+    host = os.environ.get("MASTER_ADDR", "")
+    return "GLOO_SOCKET_IFNAME" not in os.environ and bool(host) and is_hidden(host)
 
 
 def _gloo() -> Iterator[Finding]:
     host = socket.gethostname()
     resolved = resolve(host)
     yield ok("hostname", f"{host} resolves to {', '.join(resolved) or 'nothing'}")
+    if is_told_by_others():
+        yield ok("gloo", "takes the address of MASTER_ADDR that others tell: here that name is a loopback")
+        return
     wanted = os.environ.get("GLOO_SOCKET_IFNAME")
     name, address = gloo_address()
     known = addresses()

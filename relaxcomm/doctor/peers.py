@@ -15,12 +15,13 @@ import torch.distributed as dist
 
 from relaxcomm.doctor import interfaces, link_speed, machine
 from relaxcomm.doctor.diagnosis import Finding, Level, ok
-from relaxcomm.system.environment import address_towards, attempt_in_store, launcher_holds_store
-from relaxcomm.system.network_interface import use_interface_of
+from relaxcomm.system.environment import attempt_in_store, launcher_holds_store
+from relaxcomm.system.network_interface import address_towards, first_address, resolve, use_interface_of
 from relaxcomm.system.tcp import connect_within
 from relaxcomm.system.time_limit import within
 
 _POLL_SECONDS = 0.1
+_LOOPBACK = "127.0.0.1"
 _GOODBYE_SECONDS = 5.0
 
 
@@ -38,10 +39,11 @@ def findings(local: Sequence[Finding], timeout_seconds: float) -> list[Finding]:
     if not hosts_store and not _answers(host, port, timeout_seconds):
         text = f"rank {rank} cannot reach {host}:{port} within {timeout_seconds:g} s"
         remedy = "is rank 0 started, and may the port pass the firewall?"
-        if not interfaces.on_one_host() and any(map(interfaces.is_loopback, interfaces.resolve(host))):
+        if not interfaces.on_one_host() and any(map(interfaces.is_loopback, resolve(host))):
             remedy = "that is this host: start torchrun on rank 0's with --local-addr, its address for others"
         return [Finding("master", "problem", text, remedy)]
-    use_interface_of(address_towards(host))  # as attach() does
+    if not interfaces.is_told_by_others():
+        use_interface_of(address_towards(host))  # as attach() does
     try:
         store = within(
             timeout_seconds, lambda: _store(host, port, hosts=hosts_store, seconds=timeout_seconds)
@@ -74,6 +76,11 @@ def _meet(
     """Report, hear the others, and measure if all are here; who hosts the store stays to the end."""
     store.set(f"report/{rank}", json.dumps(_report(local)))
     reports = _wait_for(store, "report", range(world_size), seconds)
+    master = next((one["master"] for one in reports.values() if one["master"]), _LOOPBACK)
+    if interfaces.is_told_by_others():
+        use_interface_of(master)
+    for one in reports.values():
+        one["address"] = one["address"] or master
     meeting = _meeting(reports, world_size, seconds)
     found = [meeting, *_differences(reports), *_others(reports, rank)]
     if meeting.level == "ok":
@@ -94,9 +101,11 @@ def _answers(host: str, port: int, timeout_seconds: float) -> bool:
 
 
 def _report(local: Sequence[Finding]) -> dict[str, Any]:
+    is_told = interfaces.is_told_by_others()
     return {
         "host": socket.gethostname(),
-        "address": interfaces.gloo_address()[1],
+        "address": "" if is_told else interfaces.gloo_address()[1],
+        "master": "" if is_told else first_address(os.environ["MASTER_ADDR"]),
         "versions": machine.versions(),
         "findings": [asdict(one) for one in local if one.level != "ok"],
     }

@@ -20,7 +20,8 @@ from relaxcomm.monitoring.exporter import Exporter, Target
 from relaxcomm.monitoring.metrics_settings import EVERYWHERE, MetricsConfig
 from relaxcomm.network.transport import Transport
 from relaxcomm.system import slurm
-from relaxcomm.system.environment import address_towards, restart_count
+from relaxcomm.system.environment import restart_count
+from relaxcomm.system.network_interface import address_towards
 from relaxcomm.system.tcp import before_port
 from relaxcomm.system.this_host import this_host
 

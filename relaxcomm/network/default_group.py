@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from contextlib import suppress
 from datetime import timedelta
@@ -22,14 +21,18 @@ from relaxcomm.network.store_client import await_store
 from relaxcomm.network.store_server import serve_store
 from relaxcomm.network.transport import Membership
 from relaxcomm.system.environment import (
-    address_towards,
     attempt_in_store,
     check_rendezvous,
     launched,
     launcher_holds_store,
     missing_variables,
 )
-from relaxcomm.system.network_interface import resolved, use_interface_of
+from relaxcomm.system.network_interface import (
+    address_towards,
+    first_address,
+    is_only_here,
+    use_interface_of,
+)
 from relaxcomm.system.slurm import follow_srun
 
 _FREE_PORT = "a MASTER_PORT at which nobody else listens"
@@ -68,17 +71,14 @@ def _find_store(seconds: float) -> None:
             holder="the launcher" if is_held else "rank 0",
             remedy=f"start it, with the address of its host as {named}, and {_FREE_PORT}",
         )
-    elif not _is_hidden(host):
+    elif not is_hidden(host):
         with suppress(OSError):  # else torch listens everywhere, or says what is wrong
             _served.append(serve_store(host, port))
 
 
-def _is_hidden(host: str) -> bool:
-    """Whether others know it by another address: /etc/hosts often has 127.0.1.1 for a host's own name."""
-    here, address = launched(), resolved(host)
-    if address in ("", host) or host == "localhost":
-        return False
-    return ipaddress.ip_address(address).is_loopback and here.local_world_size < here.world_size
+def is_hidden(host: str) -> bool:
+    """Whether others know it by another address, and there are others."""
+    return is_only_here(host) and launched().local_world_size < launched().world_size
 
 
 def make_default_group(timeout_seconds: float, secret: Secret | None = None) -> None:
@@ -96,8 +96,8 @@ def make_default_group(timeout_seconds: float, secret: Secret | None = None) -> 
     """
     check_rendezvous()
     here, limit = launched(), timedelta(seconds=timeout_seconds)
-    is_hidden = _is_hidden(os.environ["MASTER_ADDR"])
-    if not is_hidden:
+    hidden = is_hidden(os.environ["MASTER_ADDR"])
+    if not hidden:
         use_interface_of(address_towards(os.environ["MASTER_ADDR"]))
     try:
         if not _met:
@@ -110,9 +110,9 @@ def make_default_group(timeout_seconds: float, secret: Secret | None = None) -> 
         _signed.append(checked)
         named = dist.distributed_c10d.PrefixStore(name, checked)
         named.set_timeout(limit)
-        named.set(f"master/{own}", "" if is_hidden else resolved(os.environ["MASTER_ADDR"]))
+        named.set(f"master/{own}", "" if hidden else first_address(os.environ["MASTER_ADDR"]))
         agree(Rendezvous(checked, name, Membership(own, size), tuple(range(size)), limit, limit, secret))
-        if is_hidden:  # those on other hosts know its address
+        if hidden:  # those on other hosts know its address
             seen = [one.decode() for one in read_all(named, [f"master/{rank}" for rank in range(size)])]
             use_interface_of(next(filter(None, seen), ""))
         dist.init_process_group(

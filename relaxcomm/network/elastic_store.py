@@ -17,8 +17,7 @@ from relaxcomm.network.secret import Secret
 from relaxcomm.network.signed_store import signed
 from relaxcomm.network.store_client import await_store, no_frames
 from relaxcomm.network.transport import Membership
-from relaxcomm.system.environment import address_towards
-from relaxcomm.system.network_interface import use_interface_of
+from relaxcomm.system.network_interface import address_towards, use_interface_of
 from relaxcomm.system.tcp import split_address
 
 _KEY = "relaxcomm/run"

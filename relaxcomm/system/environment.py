@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from dataclasses import dataclass
 
 from relaxcomm.errors import ConfigError
@@ -85,22 +84,6 @@ def check_rendezvous() -> None:
         raise ConfigError(
             f"MASTER_ADDR is {address[:100]!r}; it is the name or address of rank 0's host, and {_LAUNCHER}"
         )
-
-
-def address_towards(host: str) -> str | None:
-    """This host's address as another one sees it; nothing is sent. None where there is no way to it.
-
-    Example:
-        >>> address_towards("127.0.0.1")
-        '127.0.0.1'
-    """
-    try:
-        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(found[0], socket.SOCK_DGRAM) as probe:
-            probe.connect(found[4])
-            return str(probe.getsockname()[0])
-    except (OSError, UnicodeError):
-        return None
 
 
 def address_to_join() -> str | None:

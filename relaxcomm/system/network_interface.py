@@ -1,7 +1,8 @@
-"""Which address a name has on this host, and which network interface has an address."""
+"""Which addresses a name has on this host, which one others see, and which network interface has it."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 from contextlib import suppress
@@ -9,16 +10,49 @@ from contextlib import suppress
 _GLOO = "GLOO_SOCKET_IFNAME"
 
 
-def resolved(host: str) -> str:
-    """Its first address as this host has it; empty if it has none.
+def resolve(host: str) -> list[str]:
+    """The addresses of a name as this host has them; none if there are none.
 
     Example:
-        >>> resolved("127.0.0.1")
-        '127.0.0.1'
+        >>> resolve("127.0.0.1")
+        ['127.0.0.1']
     """
     with suppress(OSError, UnicodeError):
-        return str(socket.getaddrinfo(host, None)[0][4][0])
-    return ""
+        found = socket.getaddrinfo(host, None, 0, socket.SOCK_STREAM)
+        return list(dict.fromkeys(str(one[4][0]).partition("%")[0] for one in found))
+    return []
+
+
+def first_address(host: str) -> str:
+    """The first of them; empty if there is none."""
+    return next(iter(resolve(host)), "")
+
+
+def is_only_here(host: str) -> bool:
+    """Whether a name that others know otherwise is a loopback on this host: /etc/hosts often has 127.0.1.1.
+
+    Example:
+        >>> is_only_here("localhost"), is_only_here("127.0.0.1")
+        (False, False)
+    """
+    address = first_address(host)
+    return address not in ("", host) and "localhost" not in host and ipaddress.ip_address(address).is_loopback
+
+
+def address_towards(host: str) -> str | None:
+    """This host's address as another one sees it; nothing is sent. None where there is no way to it.
+
+    Example:
+        >>> address_towards("127.0.0.1")
+        '127.0.0.1'
+    """
+    try:
+        found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(found[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(found[4])
+            return str(probe.getsockname()[0])
+    except (OSError, UnicodeError):
+        return None
 
 
 def interface_of(address: str) -> str | None:

@@ -8,6 +8,7 @@ import pytest
 from benchmarks.ports import free_port
 from relaxcomm.doctor import interfaces
 from relaxcomm.system.environment import MEETING_VARIABLES
+from relaxcomm.system.network_interface import resolve
 from tests.ranks import launch_script
 
 INTERFACES = {"lo": "127.0.0.1", "eth0": "192.0.2.7", "eth1": "198.51.100.7", "down0": "203.0.113.7"}
@@ -96,8 +97,8 @@ def test_master(machine):
 
 
 def test_names():
-    assert interfaces.resolve("localhost")
-    assert interfaces.resolve("no-such-host.invalid") == []
+    assert resolve("localhost")
+    assert resolve("no-such-host.invalid") == []
     assert [interfaces.is_loopback(one) for one in ("127.0.1.1", "::1", "192.0.2.7")] == [True, True, False]
 
 

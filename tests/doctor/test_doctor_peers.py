@@ -1,5 +1,6 @@
 """The workers meet, within the time limit whatever the others do, and say what is not the same."""
 
+import json
 import os
 import re
 import socket
@@ -7,9 +8,10 @@ import threading
 from collections.abc import Sequence
 
 import pytest
+import torch.distributed as dist
 
 from benchmarks.ports import free_port
-from relaxcomm.doctor import peers
+from relaxcomm.doctor import interfaces, peers
 from relaxcomm.system.time_limit import within
 from tests.ranks import launch_script
 
@@ -33,6 +35,23 @@ def test_meeting(reports, level, says):
     found = peers._meeting(reports, 2, 5)
     assert found.level == level
     assert says in found.text
+
+
+def test_rank_0_whose_name_is_a_loopback_at_home_takes_the_address_that_others_tell(monkeypatch):
+    """It said that others cannot reach it, and looked at the loopback, although attach() does as here."""
+    place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "node-0"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(None, None, None, None, ("127.0.1.1", 0))])
+    monkeypatch.setattr(peers, "use_interface_of", (used := []).append)
+    monkeypatch.setattr(peers.link_speed, "findings", lambda *_: [])
+    store = dist.HashStore()
+    store.set("report/1", json.dumps({**report("b", "10.0.0.4"), "master": "10.0.0.3"}))
+    meeting, *_ = peers._meet(store, 0, 2, (), 5.0, stays=False)
+    assert used == ["10.0.0.3"]
+    assert (meeting.level, "(10.0.0.3), rank 1 on b (10.0.0.4)" in meeting.text) == ("ok", True)
+    gloo = [(one.level, one.remedy) for one in interfaces.findings() if one.name == "gloo"]
+    assert gloo == [("ok", "")]
 
 
 def test_versions_that_differ():
