@@ -14,7 +14,7 @@ from relaxcomm.network import elastic_store
 from relaxcomm.network.store_client import no_frames, store_at
 from relaxcomm.network.store_server import serve_store
 from relaxcomm.system.network_interface import first_address, is_only_here, use_interface_of
-from relaxcomm.system.tcp import before_port, connect, split_address
+from relaxcomm.system.tcp import before_port, connect, named_as_hosts_are, split_address
 
 _CONFIGURATION, _ENDED = "relaxcomm/configuration", "relaxcomm/ended"
 _SECONDS = 5.0
@@ -37,11 +37,12 @@ def listen(address: str) -> tuple[TCPStore, str]:
                 f"--address {shown(address)}: that name is {first_address(host)} on this machine, which no "
                 "other reaches; give the address that this machine has in their network"
             )
-        store = serve_store(host, port)
+        with named_as_hosts_are():
+            store = serve_store(host, port)
     except OSError as error:
         raise ConfigError(
-            f"--address {shown(address)}: cannot listen there ({error.strerror}); give an address of this "
-            "machine that the others reach, as HOST or HOST:PORT"
+            f"--address {shown(address)}: cannot listen there ({error.strerror or error}); give an "
+            "address of this machine that the others reach, as HOST or HOST:PORT"
         ) from None
     return store, f"{before_port(host)}:{store.port}"
 

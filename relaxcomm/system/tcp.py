@@ -6,6 +6,8 @@ import errno
 import os
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from relaxcomm.errors import ConfigError
 
@@ -39,6 +41,15 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+@contextmanager
+def named_as_hosts_are() -> Iterator[None]:
+    """Have a name that no host can have be an OSError, as one is that none has."""
+    try:
+        yield
+    except UnicodeError as error:
+        raise OSError(str(error)) from None
+
+
 def connect(host: str, port: int, timeout_seconds: float) -> socket.socket:
     """A connection to a program that listens there.
 
@@ -47,7 +58,8 @@ def connect(host: str, port: int, timeout_seconds: float) -> socket.socket:
 
     Raises: OSError if nobody listens there.
     """
-    connection = socket.create_connection((host, port), timeout=timeout_seconds)
+    with named_as_hosts_are():
+        connection = socket.create_connection((host, port), timeout=timeout_seconds)
     if connection.getsockname() == connection.getpeername():
         connection.close()
         raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
@@ -59,13 +71,13 @@ def connect_within(host: str, port: int, seconds: float) -> socket.socket:
 
     Raises: OSError, of the last try, if nobody has listened there for so many seconds.
     """
+    with named_as_hosts_are():
+        host.encode("idna")  # as a connection does; else that would be tried until the time is over
     deadline = time.monotonic() + seconds
     while True:
         left = deadline - time.monotonic()
         try:
             return connect(host, port, max(_PAUSE_SECONDS, min(left, _TRY_SECONDS)))
-        except UnicodeError as error:  # of a name that nobody can have
-            raise OSError(str(error)) from None
         except OSError:
             if left <= _PAUSE_SECONDS:
                 raise

@@ -64,6 +64,12 @@ def test_a_name_that_is_loopback_on_this_machine_alone_is_no_address(monkeypatch
         listen("node-0:29400")
 
 
+def test_a_name_that_no_host_can_have_is_no_address():
+    with pytest.raises(ConfigError, match=r"'host\.\.name': cannot listen there \(.*label"):
+        listen("host..name")
+    assert "nobody answers at host..name:29400" in said("host..name:29400")
+
+
 def test_nobody_is_there():
     assert "(Connection refused): the run has ended, or the address is another" in said(
         f"127.0.0.1:{free_port()}"
