@@ -1,13 +1,17 @@
-"""Whether all ranks hear of each other."""
+"""Whether all ranks hear of each other, and all are in a group."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from relaxcomm.errors import TopologyError, some_of
+from relaxcomm.fields.validation import shown
 
 Numbers = NDArray[np.int64]
 
@@ -41,6 +45,22 @@ def check(takers: Numbers, givers: Numbers, world_size: int, name: str) -> None:
         f"{name} is directed, and rank {deaf} never hears of ranks {listed(missing)}; add links "
         "until each rank reaches all others"
     )
+
+
+def check_groups(groups: Sequence[Sequence[int]], world_size: int, name: str) -> None:
+    """Refuse groups that do not hold each rank once.
+
+    Raises: TopologyError, naming the groups.
+    """
+    try:
+        right = Counter(chain(*groups)) == Counter(range(world_size)) and all(map(len, groups))
+    except TypeError:  # a plug-in may return anything
+        right = False
+    if not right:
+        raise TopologyError(
+            f"{name} divides {world_size} workers into the groups {shown(groups)}; let groups() "
+            f"put each rank from 0 to {world_size - 1} into one of them, and leave none empty"
+        )
 
 
 def listed(nodes: Any) -> str:

@@ -32,6 +32,11 @@ class Entries:
     shares: NDArray[np.float64]
 
     @property
+    def num_links(self) -> int:
+        """How many are of two ranks."""
+        return int(np.count_nonzero(self.takers != self.givers))
+
+    @property
     def are_positive(self) -> bool:
         """Whether no share is negative, and none of a rank in itself 0: those who hear of each other then
         come to agree."""

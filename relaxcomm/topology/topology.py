@@ -5,9 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from numbers import Integral
 from typing import Any, ClassVar, TypeAlias
 
@@ -136,9 +134,8 @@ class Topology(Declared):
 
     def links(self, world_size: int) -> float:
         """Messages that all ranks together send at an exchange, on average over a period."""
-        steps = self.period_steps(world_size)
-        graphs = (mixing.entries_of(self.weights(world_size, step)) for step in range(steps))
-        return sum(int(np.count_nonzero(one.takers != one.givers)) for one in graphs) / steps
+        steps = range(self.period_steps(world_size))
+        return sum(mixing.entries_of(self.weights(world_size, step)).num_links for step in steps) / len(steps)
 
     def check(self, world_size: int, *, balanced: bool = True) -> None:
         """Refuse a graph over which the ranks would never agree on their mean, and groups that lack some.
@@ -180,16 +177,7 @@ class Topology(Declared):
 
         Raises: TopologyError, naming the groups.
         """
-        groups = self.groups(world_size)
-        try:
-            right = Counter(chain(*groups)) == Counter(range(world_size)) and all(map(len, groups))
-        except TypeError:  # a plug-in may return anything
-            right = False
-        if not right:
-            raise TopologyError(
-                f"{self!r} divides {world_size} workers into the groups {shown(groups)}; let groups() "
-                f"put each rank from 0 to {world_size - 1} into one of them, and leave none empty"
-            )
+        connectivity.check_groups(self.groups(world_size), world_size, repr(self))
 
     def _check_stays(self, world_size: int) -> None:
         """Refuse one that changes and does not say so: what keeps its neighbours' values counts on that."""
@@ -208,7 +196,7 @@ class Topology(Declared):
         digest, links = hashlib.sha256(repr(self.groups(world_size)).encode()), 0
         for step in range(self.period_steps(world_size)):
             entries = mixing.entries_of(self.weights(world_size, step))
-            links += int(np.count_nonzero(entries.takers != entries.givers))
+            links += entries.num_links
             for part in (entries.takers, entries.givers, entries.shares):
                 digest.update(part.tobytes())
         return f"{self!r} with {links} links, digest {digest.hexdigest()[:12]}"
