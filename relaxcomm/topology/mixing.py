@@ -44,7 +44,20 @@ class Entries:
 
 
 class Rows(Mapping[int, Mapping[int, float]]):
-    """Mixing weights of which a row is made when it is asked for: a rank needs no more than its own."""
+    """Mixing weights of which a row is made when it is asked for: a rank needs no more than its own.
+
+    Args:
+        nodes: the ranks, in ascending order.
+    """
+
+    def __init__(self, nodes: Sequence[int]) -> None:
+        self._nodes = nodes
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._nodes)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
 
     @abstractmethod
     def entries(self) -> Entries:
@@ -63,35 +76,28 @@ class EqualRows(Rows):
     """
 
     def __init__(self, world_size: int) -> None:
-        self._size = world_size
+        super().__init__(range(world_size))
 
     def __getitem__(self, rank: int) -> Mapping[int, float]:
-        if not 0 <= rank < self._size:
+        if rank not in self._nodes:
             raise KeyError(rank)
-        row = dict.fromkeys(self.listeners(rank), 1 / self._size)
+        row = dict.fromkeys(self.listeners(rank), 1 / len(self))
         return {rank: 1 - sum(row.values()), **row}
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self._size))
-
-    def __len__(self) -> int:
-        return self._size
-
     def entries(self) -> Entries:
-        ranks = np.arange(self._size)
-        shares = np.full(self._size**2, 1 / self._size)
-        return Entries(np.repeat(ranks, self._size), np.tile(ranks, self._size), shares)
+        size, ranks = len(self), np.arange(len(self))
+        return Entries(np.repeat(ranks, size), np.tile(ranks, size), np.full(size**2, 1 / size))
 
     def listeners(self, rank: int) -> Sequence[int]:
-        return [other for other in range(self._size) if other != rank]
+        return [other for other in self._nodes if other != rank]
 
 
 class _GraphRows(Rows):
     """The rows of a graph; links of a rank with itself are left out, since it takes of itself anyway."""
 
     def __init__(self, graph: Any) -> None:
+        super().__init__(sorted(graph.nodes))
         self._is_directed = bool(graph.is_directed())
-        self._nodes = sorted(graph.nodes)
         links = dict(graph.adjacency())
         counts = [len(linked) for linked in links.values()]
         givers = np.repeat(np.fromiter(links, np.int64, len(links)), counts)
@@ -111,12 +117,6 @@ class _GraphRows(Rows):
             return {other: 1 / (1 + degrees[other]) for other in sorted((*linked, rank))}
         row = {other: 1 / (1 + max(mine, degrees[other])) for other in linked}
         return {rank: 1 - sum(row.values()), **row}
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._nodes)
-
-    def __len__(self) -> int:
-        return len(self._nodes)
 
     def entries(self) -> Entries:
         nodes = np.array(self._nodes, dtype=np.int64)
