@@ -1,9 +1,10 @@
-"""NCCL groups: made when all ranks come to the first operation on them, and ended all at once."""
+"""NCCL groups: made when all ranks come to the first operation on them, and ended all at once; its works."""
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -23,6 +24,7 @@ Wait: TypeAlias = Callable[[Any], None]
 """Waits for a work, in slices, and raises what others' failure is for this rank."""
 
 _ABORT_LIMIT = _EXIT_LIMIT = timedelta(seconds=5)
+_POLL_SECONDS = 1e-4
 _ERROR_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
 
@@ -94,6 +96,36 @@ class Communicators:
                     self.abort()
         self._groups.clear()
         _open.discard(self)
+
+
+class PolledWork:
+    """An operation of NCCL's as a work that the host waits for: NCCL's own wait only orders the stream.
+
+    Args:
+        work: of torch's.
+        error: what NCCL has found wrong; nothing otherwise. An operation that broke has ended, too.
+    """
+
+    def __init__(self, work: Any, error: Callable[[], str]) -> None:
+        self._work, self._error = work, error
+
+    def wait(self, timeout: timedelta) -> None:
+        """Wait at most `timeout`; afterwards the current stream may use what came.
+
+        Raises: RuntimeError if that was not enough, or if the operation failed.
+        """
+        deadline = time.monotonic() + timeout.total_seconds()
+        while not self._work.is_completed():
+            if time.monotonic() >= deadline:
+                raise RuntimeError(f"not complete within {timeout.total_seconds():g} s")
+            time.sleep(_POLL_SECONDS)
+        if wrong := self._error():
+            raise RuntimeError(wrong)
+        self._work.wait()
+
+    def is_completed(self) -> bool:
+        """Whether it has ended, well or not."""
+        return bool(self._work.is_completed())
 
 
 _open: set[Communicators] = set()  # held, as torch's registry would: dropped alone they could not end well

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
+from concurrent import futures
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
 from torch.distributed import AllreduceOptions, BroadcastOptions
 
 from relaxcomm.errors import ConfigError
-from relaxcomm.network.communicators import Communicators, Wait
+from relaxcomm.network.communicators import Communicators, PolledWork, Wait
 from relaxcomm.network.endings import ended_at_exit
 from relaxcomm.network.operations import (
     REDUCED,
@@ -29,12 +30,12 @@ from relaxcomm.network.operations import (
     Request,
 )
 from relaxcomm.network.point_to_point import ThreadedWork
-from relaxcomm.network.polled_work import PolledWork
 from relaxcomm.network.reductions import scaled
 from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.streams import pinned
 from relaxcomm.network.threaded_call import ThreadedCall
 from relaxcomm.network.transport import Membership
+from relaxcomm.system.time_limit import in_thread
 
 _NEVER_SENT = 0x7E57  # a tag
 _BURIAL_SECONDS = 5.0  # for groups of ranks that are lost, when the process ends
@@ -128,13 +129,18 @@ class Groups:
         rows = torch.empty(self.world_size, len(row), dtype=torch.uint8)
         return rows, self.control.allgather([list(rows.unbind(0))], [row])
 
-    def abort(self) -> None:
+    def bury(self) -> None:
+        """Let go of them though operations hang: that takes until the other ranks have let go of theirs."""
+        _burials.add(in_thread(self._abort))
+
+    def _abort(self) -> None:
         """End all that is under way: else two ranks whose operations wait for each other's would wait on."""
         if self.communicators is not None:
             self.communicators.abort()
         for group in (self._host, self.control, self._linked):
             if group is not None:
                 close_connections(group, self._rendezvous.membership)
+        self.destroy()
 
     def destroy(self) -> None:
         """Let go of them: their threads end when nobody holds them."""
@@ -200,28 +206,6 @@ def _exchange_at_once(
     return [group._end_coalescing()]
 
 
-class Burial(threading.Thread):
-    """Destroys groups with operations that hang: that takes until the other ranks have let go of theirs.
-
-    Args:
-        groups: that nobody uses any more.
-    """
-
-    def __init__(self, groups: Groups) -> None:
-        super().__init__(name="relaxcomm-burial", daemon=True)
-        self._groups = groups
-
-    def start(self) -> None:
-        _burials.add(self)
-        super().start()
-
-    def run(self) -> None:
-        self._groups.abort()
-        self._groups.destroy()
-
-    def end(self) -> None:
-        """Wait for it, but not for ever."""
-        self.join(_BURIAL_SECONDS)
-
-
-_burials = ended_at_exit(Burial.end)
+_burials: WeakSet[futures.Future[None]] = ended_at_exit(
+    lambda burial: futures.wait([burial], _BURIAL_SECONDS)
+)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
+
+from relaxcomm.system.time_limit import in_thread
 
 
 class ThreadedCall:
@@ -15,29 +17,19 @@ class ThreadedCall:
     """
 
     def __init__(self, call: Callable[[], object]) -> None:
-        self._done = threading.Event()
-        self._error: Exception | None = None
-        # A daemon: a call that never returns must not hold up the end of the process.
-        threading.Thread(target=self._run, args=(call,), daemon=True, name="relaxcomm-call").start()
+        self._future = in_thread(call)
 
     def wait(self, timeout: timedelta) -> None:
         """Wait at most `timeout`.
 
         Raises: RuntimeError if that was not enough; what the call raised.
         """
-        if not self._done.wait(timeout.total_seconds()):
+        with suppress(TimeoutError):  # quicker than futures' own wait
+            self._future.exception(timeout.total_seconds())
+        if not self._future.done():
             raise RuntimeError(f"not complete within {timeout.total_seconds():g} s")
-        if self._error is not None:
-            raise self._error
+        self._future.result()
 
     def is_completed(self) -> bool:
         """Whether it has returned, or raised."""
-        return self._done.is_set()
-
-    def _run(self, call: Callable[[], object]) -> None:
-        try:
-            call()
-        except Exception as error:
-            self._error = error
-        finally:
-            self._done.set()
+        return self._future.done()

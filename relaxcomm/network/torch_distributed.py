@@ -16,7 +16,7 @@ from relaxcomm.network.meetings import Meetings
 from relaxcomm.network.monitor import Monitor
 from relaxcomm.network.operations import Label, Operation, Request
 from relaxcomm.network.pending_works import StreamPending, TorchPending
-from relaxcomm.network.process_groups import Burial, Groups, chosen_backend
+from relaxcomm.network.process_groups import Groups, chosen_backend
 from relaxcomm.network.reductions import signature
 from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.seal import agree
@@ -70,18 +70,15 @@ class TorchTransport(Transport):
             elastic=elastic,
             is_watched=elastic or self.backend == "nccl",
         )
-        groups = None
         try:
             self._seal = agree(rendezvous)
-            groups = Groups(rendezvous, backend=self.backend, device=device, elastic=elastic)
+            self._groups = Groups(rendezvous, backend=self.backend, device=device, elastic=elastic)
         except RuntimeError as error:
-            if groups is not None:
-                Burial(groups).start()
             raise self._waiting.broke("attach()", error) from error
-        self._groups, self._streams = groups, Streams(device)
+        self._streams = Streams(device)
         self._times = DeviceTimes()
-        self._monitor = Monitor(self._waiting, groups.communicators)
-        self._meetings = Meetings(groups, self._trail, self._waiting.wait_at_event)
+        self._monitor = Monitor(self._waiting, self._groups.communicators)
+        self._meetings = Meetings(self._groups, self._trail, self._waiting.wait_at_event)
         self._services = Services(rendezvous, self._seal, self._streams, self._monitor.check)
         self.counters = ByteCounters()
         self._introduce()
@@ -128,7 +125,7 @@ class TorchTransport(Transport):
         self._services.give_up()
         if self._groups.communicators is not None:
             self._groups.communicators.abort()  # what is under way may write until then
-        Burial(self._groups).start()
+        self._groups.bury()
         self._waiting.peers.close()
 
     @property
@@ -202,7 +199,7 @@ class TorchTransport(Transport):
         self._services.give_up()  # nothing is left of them where all have left
         self._let_go()
         if self._waiting.has_failed:
-            Burial(self._groups).start()
+            self._groups.bury()
         else:
             self._groups.destroy()
         self._monitor.end()

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -33,25 +34,30 @@ def within(seconds: float, call: Callable[[], T], *, end: bool = False) -> T:
     Raises: TimeoutError when the time is over.
     """
     before = set(threading.enumerate())
-    returned: list[T] = []
-    raised: list[BaseException] = []
+    future = in_thread(call)
+    if wait([future], seconds).not_done and end:
+        _end(before)
+    if future.done() and not isinstance(future.exception(), Ended):
+        return future.result()
+    raise TimeoutError(f"no answer within {seconds:g} s")
+
+
+def in_thread(call: Callable[[], T]) -> Future[T]:
+    """What a call will return or raise; its thread is a daemon: it may never end, and the process does.
+
+    Args:
+        call: in a thread of its own.
+    """
+    future: Future[T] = Future()
 
     def work() -> None:
         try:
-            returned.append(call())
-        except BaseException as error:  # handed over to the caller
-            raised.append(error)
+            future.set_result(call())
+        except BaseException as error:  # handed over to who waits
+            future.set_exception(error)
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if end and thread.is_alive():
-        _end(before)
-    if returned:
-        return returned[0]
-    if raised and not isinstance(raised[0], Ended):
-        raise raised[0]
-    raise TimeoutError(f"no answer within {seconds:g} s")
+    threading.Thread(target=work, daemon=True, name="relaxcomm-call").start()
+    return future
 
 
 def _end(before: set[threading.Thread]) -> None:
