@@ -14,11 +14,10 @@ from relaxcomm.errors import CommunicationError, UsageError, worded
 from relaxcomm.fields.validation import shown
 from relaxcomm.network.byte_counters import ByteCounters
 from relaxcomm.network.desks import Desk
-from relaxcomm.network.link import Link
+from relaxcomm.network.link import EqualLinks, Link, SimulatedNetwork
 from relaxcomm.network.operation_slots import Slot
 from relaxcomm.network.operations import Label, Operation, Received, Request, tensors_of
 from relaxcomm.network.reductions import Meeting, Objects
-from relaxcomm.network.simulated_network import EqualLinks, SimulatedNetwork
 from relaxcomm.network.transport import Membership, Pending, Service, ServiceKey, Transport
 from relaxcomm.network.virtual_time import World
 

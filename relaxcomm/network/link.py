@@ -1,15 +1,17 @@
-"""A simulated link: how fast, and how far."""
+"""A simulated link, how fast and how far, and the network that ranks of a simulation find."""
 
 from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import meant, shown
+from relaxcomm.network.operations import Operation
 from relaxcomm.system.quantities import bandwidth, in_units
 
 _BITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -74,6 +76,35 @@ class Link:
         if self.burst_bytes:
             words.append(f"{in_units(self.burst_bytes, {'B': 1, 'KiB': 1024, 'MiB': 1024**2})} at once")
         return ", ".join(words)
+
+
+class SimulatedNetwork(ABC):
+    """What stands between ranks in virtual time."""
+
+    @abstractmethod
+    def link(self, operation: Operation, rank: int, world_size: int, rule: str) -> Link:
+        """The link that a rank's part of an operation finds.
+
+        Args:
+            operation: what is exchanged.
+            rank: whose part.
+            world_size: number of ranks.
+            rule: of its label.
+        """
+
+
+class EqualLinks(SimulatedNetwork):
+    """Every rank has a link of its own to a network that is faster than all of them.
+
+    Args:
+        link: of each.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def link(self, operation: Operation, rank: int, world_size: int, rule: str) -> Link:
+        return self._link
 
 
 def parse_link(text: str) -> Link:

@@ -12,11 +12,10 @@ from torch import Tensor
 
 from relaxcomm.network.byte_counters import ByteCounters
 from relaxcomm.network.desks import Answers, Desk, Events, Failures, turn
-from relaxcomm.network.link import Link
+from relaxcomm.network.link import Link, SimulatedNetwork
 from relaxcomm.network.operation_slots import Slot
 from relaxcomm.network.operations import Request
 from relaxcomm.network.reductions import Meeting
-from relaxcomm.network.simulated_network import SimulatedNetwork
 from relaxcomm.network.timeline import Timeline
 from relaxcomm.network.traffic import traffic
 from relaxcomm.network.transport import Service

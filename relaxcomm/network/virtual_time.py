@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from relaxcomm.errors import CommunicationError, DeadlockError
+from relaxcomm.network.link import SimulatedNetwork
 from relaxcomm.network.operation_slots import Slot
 from relaxcomm.network.operations import AllGather, Neighbors, Operation
 from relaxcomm.network.reductions import Meeting, Objects, signature
-from relaxcomm.network.simulated_network import SimulatedNetwork
 from relaxcomm.network.status import AS_MANY_STEPS
 from relaxcomm.network.timeline import Timeline
 from relaxcomm.network.traffic import messages_of, traffic

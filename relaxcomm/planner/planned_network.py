@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
-from relaxcomm.network.link import Link
+from relaxcomm.network.link import Link, SimulatedNetwork
 from relaxcomm.network.operations import AllToAll, Label, Neighbors, Operation, Request
-from relaxcomm.network.simulated_network import SimulatedNetwork
 from relaxcomm.planner.links import Links
 from relaxcomm.planner.pairs import AllPairs, Pair, shares
 from relaxcomm.planner.priced_plan import PricedPlan
