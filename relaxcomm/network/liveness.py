@@ -161,7 +161,7 @@ class Peers:
 def _cause(mine: Status, statuses: Mapping[int, Status], processes: Mapping[int, str]) -> Missing:
     """The first thing that keeps others from coming, and not what followed from it."""
     failed = {rank: s.words for rank, s in statuses.items() if s.state == "failed"}
-    gone = {rank for rank, status in statuses.items() if status.is_gone}
+    gone = {rank for rank, status in statuses.items() if status.state in ("closed", "failed")}
     ended = {rank: how for rank, how in _ended(processes).items() if rank not in gone}
     closed = {rank: s.words for rank, s in statuses.items() if s.closed_before(mine)}
     elsewhere = {

@@ -86,7 +86,9 @@ class Services:
 
     def give_up(self) -> None:
         """Answer nobody any more, without the others; who waits for an answer is told so at once."""
-        self._end_staging()
+        if self._staging is not None:
+            self._staging.end()
+            self._staging = None
         for served in self._served.values():
             served.give_up()
         if self._served and self._channel is not None:
@@ -97,11 +99,6 @@ class Services:
             served.join(deadline)
         self._served.clear()
         self._channel = None
-
-    def _end_staging(self) -> None:
-        if self._staging is not None:
-            self._staging.end()
-            self._staging = None
 
 
 _serving = ended_at_exit(Services.give_up)

@@ -37,11 +37,6 @@ class Status:
         state, events, operations, words = text.split(" ", 3)
         return Status(state, words, int(events), int(operations))  # type: ignore[arg-type]  # what `encode` wrote
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether it does nothing more."""
-        return self.state in ("closed", "failed")
-
     def closed_before(self, mine: Status) -> bool:
         """Whether a rank closed, and what another waits for is not on its way from it."""
         if self.state != "closed" or mine.state == "serves":
