@@ -31,24 +31,19 @@ def from_all(arrived: Times, before: int) -> Times:
 
 def from_neighbors(graph: Topology, workers: int) -> Heard:
     """Each for those whose messages it takes."""
-    period = graph.period_steps(workers)
-
-    def rows(step: int) -> list[list[int]]:
-        return [sorted({rank, *graph.weights(workers, step)[rank]}) for rank in range(workers)]
-
-    return _from_rows(rows, period)
+    ranks = range(workers)
+    return _from_rows(
+        lambda step: [sorted({rank, *graph.weights(workers, step)[rank]}) for rank in ranks],
+        graph.period_steps(workers),
+    )
 
 
 def from_senders(pairs: Sequence[Pair], workers: int) -> Heard:
     """Each for those who send to it."""
-
-    def rows(step: int) -> list[list[int]]:
-        heard = [[rank] for rank in range(workers)]
-        for one, other in pairs:
-            heard[other].append(one)
-        return heard
-
-    return _from_rows(rows, 1)
+    heard = [[rank] for rank in range(workers)]
+    for one, other in pairs:
+        heard[other].append(one)
+    return _from_rows(lambda step: heard, 1)
 
 
 def _from_rows(rows: Callable[[int], Sequence[Sequence[int]]], period: int) -> Heard:

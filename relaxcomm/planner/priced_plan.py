@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.composition.exchange_cost import ExchangeCost, exchange_cost, is_of_halves
+from relaxcomm.composition.exchange_cost import ExchangeCost, is_of_halves
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.timeline import Times
 from relaxcomm.planner.agreed import Agreed, agreed
@@ -149,21 +149,13 @@ class PricedPlan:
 
     def priced(self, task: Task, links: Links) -> PricedTask:
         """What one exchange of a task costs."""
-        layout: Layout = task.bucket.layout
+        layout, at_step = task.bucket.layout, task.rule.payload.facts.site == "step"
         known = task.index, layout.shapes, task.bucket.dtype
         last = task.rule.compressor.phases[-1][1]  # what it codes with in the end
         travels = self._travels_of(task, last)
         if known not in self._costs:
-            self._costs[known] = exchange_cost(
-                task.rule.exchange,
-                last,
-                layout,
-                _entry_bytes(task),
-                self.scenario.workers,
-                self.scenario.topology,
-                speeds=self.scenario.speeds,
-                crowding=self.scenario.crowding,
-                exact=task.rule.payload.facts.site == "step",
+            self._costs[known] = self.scenario.cost(
+                task.rule.exchange, last, layout, _entry_bytes(task), exact=at_step
             )
         cost = self._costs[known]
         operations, through = [], defaultdict[Sequence[Pair] | None, float](float)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from relaxcomm.composition.exchange_cost import ExchangeCost, exchange_cost
 from relaxcomm.composition.rule import Rule
-from relaxcomm.planner.connections import too_many
 from relaxcomm.planner.priced_plan import PricedPlan
 from relaxcomm.planner.replay import Replay
 from relaxcomm.planner.two_levels import hierarchical_instead
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.exchanges.exchange_for import exchange_for
-from relaxcomm.roles import Awaited, Compressor, Exchange
+from relaxcomm.roles import Awaited
 from relaxcomm.system.quantities import bandwidth, data_size, duration, number
 from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.layout import Layout
+
+_FILES = 1024  # that many systems let a process open
+_MANY_THREADS = 64
 
 
 def remarks_on(replay: Replay, items: Sequence[Item], died_out_seconds: float) -> list[str]:
@@ -88,6 +89,28 @@ def _misses_quorum(awaited: Awaited, plan: PricedPlan) -> bool:
     return plan.ranks > 1 or (workers % awaited.workers > 0 and not awaited.grace_seconds)
 
 
+def too_many(plan: PricedPlan) -> list[str]:
+    """What of connections and threads a worker has too many, in words.
+
+    Each of Gloo's groups connects all with all: torch's own, one for messages and one for events, another for
+    messages to neighbours and inside groups, and two for services, in which a thread waits for each other
+    worker.
+    """
+    others, said = plan.scenario.workers - 1, []
+    serving = [index for index, rule in enumerate(plan.algorithm.rules) if rule.exchange.facts.service]
+    linked = any(rule.exchange.facts.topology != "complete" for rule in plan.algorithm.rules)
+    groups = 3 + 2 * bool(serving) + linked
+    if groups * others > _FILES:
+        said.append(
+            f"each worker has {groups * others:,} connections, {groups} to each other one, over Gloo: more "
+            f"than the {_FILES:,} files that many systems let a process open; raise that with ulimit -n"
+        )
+    threads = others * sum(len(plan.by_rule[index]) for index in serving)
+    if threads > _MANY_THREADS:
+        said.append(f"each worker has {threads:,} threads for its services, one a bucket and other worker")
+    return said
+
+
 def _losses(replay: Replay) -> Iterator[str]:
     """Of each rule that compresses, where it loses."""
     for index, layout, element_bytes in replay.plan.first_buckets():
@@ -103,15 +126,8 @@ def _where_it_loses(replay: Replay, index: int, layout: Layout, element_bytes: i
     facts = rule.exchange.facts
     if not facts.collective or facts.topology != "complete" or scenario.workers == 1:
         return None
-
-    def cost(exchange: Exchange, compressor: Compressor) -> ExchangeCost:
-        where, speeds = (scenario.workers, scenario.topology), scenario.speeds
-        return exchange_cost(
-            exchange, compressor, layout, element_bytes, *where, speeds=speeds, crowding=scenario.crowding
-        )
-
-    short = cost(rule.exchange, rule.compressor.phases[-1][1])
-    full = cost(exchange_for(identity()), identity())
+    short = scenario.cost(rule.exchange, rule.compressor.phases[-1][1], layout, element_bytes)
+    full = scenario.cost(exchange_for(identity()), identity(), layout, element_bytes)
     saved = full.sent_bytes - short.sent_bytes
     if saved <= 0:
         return (

@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from relaxcomm.composition.exchange_cost import Speeds
+from relaxcomm.composition.exchange_cost import ExchangeCost, Speeds, exchange_cost
 from relaxcomm.data import RoundPlan
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.timeline import Times
 from relaxcomm.planner.links import Links
+from relaxcomm.roles import Compressor, Exchange
+from relaxcomm.tensors.layout import Layout
 from relaxcomm.topology import Topology, complete
 
 _LEAST = 0.1  # of the mean; no step takes less
@@ -98,6 +100,19 @@ class Scenario:
     samples: int | None = None
     batch_size: int = 1
     seed: int = 0
+
+    def cost(
+        self,
+        exchange: Exchange,
+        compressor: Compressor,
+        layout: Layout,
+        element_bytes: int,
+        *,
+        exact: bool = False,
+    ) -> ExchangeCost:
+        """What one exchange of a bucket costs a worker here, see `exchange_cost`."""
+        of = exchange, compressor, layout, element_bytes, self.workers, self.topology
+        return exchange_cost(*of, speeds=self.speeds, crowding=self.crowding, exact=exact)
 
     def round_steps(self, plan: RoundPlan) -> int:
         """Steps of a worker between two exchanges of clients, on average."""

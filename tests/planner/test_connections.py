@@ -6,9 +6,9 @@ import pytest
 
 from relaxcomm import Link
 from relaxcomm.config.grammar import parse_algorithm
-from relaxcomm.planner.connections import too_many
 from relaxcomm.planner.links import OwnLinks
 from relaxcomm.planner.priced_plan import PricedPlan
+from relaxcomm.planner.remarks import too_many
 from relaxcomm.planner.replay import shapes_only
 from relaxcomm.planner.scenario import Scenario, StepTimes
 from relaxcomm.topology import complete, ring
