@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -43,8 +44,7 @@ class hierarchical(Topology):
                 f"hierarchical groups of {list(self.sizes)} hold {sum(self.sizes)} ranks, but there are "
                 f"{world_size} workers; give sizes that add up to {world_size}, or one number for all groups"
             )
-        starts = [sum(self.sizes[:index]) for index in range(len(self.sizes))]
-        return [list(range(start, start + size)) for start, size in zip(starts, self.sizes, strict=True)]
+        return [list(range(*ends)) for ends in pairwise(accumulate(self.sizes, initial=0))]
 
     def graph(self, world_size: int, step: int = 0) -> Graph:
         import networkx as nx
