@@ -72,7 +72,7 @@ class Flights:
 
     def launch(self, priced: PricedTask, window: list[Flight]) -> Flight:
         """Issue the first operation, and then the next of the flight before it, as the engine does."""
-        self._count_bytes(priced)
+        self.spent[4:] += priced.cost.sent_bytes, priced.busiest_bytes
         flight = self._flight(priced)
         self._issue(flight)
         if window and window[-1].has_more:
@@ -180,11 +180,8 @@ class Flights:
         """Seconds of an exchange that nobody waits for, in which a share of the ranks takes part."""
         cost = priced.cost
         self.spent[:2] += share * cost.coding_seconds, share * cost.work_seconds
-        self._count_bytes(priced, share)
+        self.spent[4:] += share * cost.sent_bytes, share * priced.busiest_bytes
         return cost.coding_seconds + cost.work_seconds
-
-    def _count_bytes(self, priced: PricedTask, share: float = 1.0) -> None:
-        self.spent[4:] += share * priced.cost.sent_bytes, share * priced.busiest_bytes
 
     def _under_way(self, arrived: Times, posted: Times) -> None:
         since = np.maximum(posted, self._silent_from)
