@@ -1,6 +1,6 @@
 """relaxcomm's `bsp` against DistributedDataParallel: step time and peak memory.
 
-    python benchmarks/ddp_overhead.py --workers 2 4 --models mlp transformer tiny
+    python -m benchmarks.ddp_overhead --workers 2 4 --models mlp transformer tiny
 
 README.md in this folder says what is measured, how, and why so.
 """
@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from measure import Ratio, ratio_of_medians, run_ranks
-from overhead_profile import print_profile, profile_rank
-from overhead_ranks import MODELS, SIDES, Plan, memory_rank, time_rank
-from report import Report, make_parser, positive
+from benchmarks.measure import Ratio, ratio_of_medians, run_ranks
+from benchmarks.overhead_profile import print_profile, profile_rank
+from benchmarks.overhead_ranks import MODELS, SIDES, Plan, memory_rank, time_rank
+from benchmarks.report import Report, make_parser, positive
 
 MIB = 2**20
 TOO_WIDE = 0.15  # a noise floor wider than this would call anything equal

@@ -1,6 +1,6 @@
 """Every bundled algorithm on scikit-learn's digits: accuracy over seeds, beside bsp and never exchanging.
 
-    python benchmarks/digits_all.py [--seeds 5] [--epochs 30] [--partition iid] [--only NAME …] [--into FILE]
+    python -m benchmarks.digits_all [--seeds 5] [--epochs 30] [--partition iid] [--only NAME …] [--into FILE]
 
 Eight in-process workers, a perceptron of 128 and 64 units, 8 samples a worker and step, and a learning rate
 that falls along half a cosine over the epochs. Optimizer, topology and arguments are those of `PLANS` where
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from report import dated, environment, write_result
 
 import relaxcomm
+from benchmarks.report import dated, environment, write_result
 from relaxcomm.config import registry
 from relaxcomm.tasks import digits
 

@@ -1,6 +1,6 @@
 """What an exchange of few entries or bits costs a worker's processor, part by part, in copies of the tensor.
 
-    python benchmarks/few_entries.py [--numel 10485760] [--workers 4] [--rounds 9]
+    python -m benchmarks.few_entries [--numel 10485760] [--workers 4] [--rounds 9]
 
 Workers train in one process, one at a time, on one thread each: the engine, the algorithms and the messages
 are the real ones, and the network costs nothing but copies of messages. Each backward and step with relaxcomm
@@ -20,11 +20,11 @@ from typing import Any
 from unittest import mock
 
 import torch
-from lab.entries import EIGHT_BITS, FEW
-from measure import ratio_of_medians
-from report import Report, make_parser
 from torch import Tensor, nn
 
+from benchmarks.lab.entries import EIGHT_BITS, FEW
+from benchmarks.measure import ratio_of_medians
+from benchmarks.report import Report, make_parser
 from relaxcomm import attach, simulate
 from relaxcomm.network import InProcessGroup
 from relaxcomm.primitives import deltas

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from overhead_ranks import Plan, Side
-
 import relaxcomm
+from benchmarks.overhead_ranks import Plan, Side
 
 Function = tuple[str, int, str]
 """File, line and name, as cProfile has them."""

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from measure import PeakMemory
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.measure import PeakMemory
 
 SIDES = ("ddp", "relaxcomm", "ddp_again")
 ORDERS = tuple(itertools.permutations(SIDES))  # six orders: every side is as often first, second, last

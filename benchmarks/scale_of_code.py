@@ -1,6 +1,6 @@
 """How the code's own work grows with the number of workers, without their network.
 
-    python benchmarks/scale_of_code.py [--most 1000] [--meeting 64] [--simulated 256]
+    python -m benchmarks.scale_of_code [--most 1000] [--meeting 64] [--simulated 256]
 
 For every topology and 8, 64, 256, 512 and 1,000 workers it measures one rank of them in one process: its
 graph and its row of mixing weights, the checks at attach, attach itself, and a step, whose other ranks are
@@ -20,13 +20,13 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import meeting
 import networkx as nx
 import torch
-from mirror import Mirror
-from report import Report, make_parser
 
 import relaxcomm
+from benchmarks import meeting
+from benchmarks.mirror import Mirror
+from benchmarks.report import Report, make_parser
 from relaxcomm import Topology, topology as graphs
 
 SIZES = (8, 64, 256, 512, 1000)

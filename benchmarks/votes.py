@@ -1,6 +1,6 @@
 """SelSync's votes over a run: what each worker compares in each step, and when all exchange.
 
-    python benchmarks/votes.py [--workers 4] [--epochs 12]
+    python -m benchmarks.votes [--workers 4] [--epochs 12]
 
 Trains digits with in-process workers by SelSync's defaults and with another smoothing; draws each worker's
 relative change against the threshold, with the synchronisations, as docs/votes.png.
@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from report import Report, make_parser
 
 import relaxcomm
+from benchmarks.report import Report, make_parser
 from relaxcomm.tasks import digits
 
 PICTURE = Path(__file__).parents[1] / "docs" / "votes.png"

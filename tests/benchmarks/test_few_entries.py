@@ -1,13 +1,10 @@
 """What an exchange of few entries costs, part by part."""
 
-import sys
 from itertools import chain
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # it imports what lies beside it
-import few_entries
+from benchmarks import few_entries
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,13 @@ import atexit
 import json
 import os
 import re
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch.distributed as dist
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # spawned ranks get this path too
-import measure
-import report
+from benchmarks import measure, report
 
 
 def noisy_rounds(scale: float, seed: int, drift: np.ndarray) -> list[list[float]]:
