@@ -94,7 +94,7 @@ class Result:
         seed: of the task.
         seconds: training time of the slowest rank, without evaluations.
         steps: optimizer steps of a rank, the mean where they differ, as with clients (`fedavg`).
-        synchronisations: in which a rank exchanged something, the mean where they differ.
+        synchronisations: in which a rank exchanged something, the mean where they differ; 0 if none ever did.
         lssr: local steps as a fraction of all steps, of all ranks together.
         bytes_sent: sum over the ranks, for training.
         bytes_received: sum over the ranks, for training.
@@ -175,7 +175,7 @@ def merge(records: Sequence[RankRecord], **facts: Any) -> Result:
         workers=len(records),
         seconds=max(record.seconds for record in records),
         steps=round(mean("steps")),
-        synchronisations=round(mean("synchronisations")),
+        synchronisations=max(round(mean("synchronisations")), int(total("synchronisations") > 0)),
         lssr=max(0, total("steps") - total("synchronisations")) / max(1, total("steps")),
         bytes_sent=total("bytes_sent"),
         bytes_received=total("bytes_received"),

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from relaxcomm import config
+from relaxcomm.cli.table import never_exchanged
 from relaxcomm.errors import NonFiniteError
 from relaxcomm.training.results import Point, RankRecord, merge
 from relaxcomm.training.stopwatch import Stopwatch
@@ -77,6 +78,16 @@ def test_steps_of_ranks_that_have_their_own_are_their_mean():
     result = merged([one, one, other])
     assert (result.steps, result.synchronisations, result.lssr) == (6, 2, pytest.approx(13 / 19))
     assert [point.step for point in result.history] == [3, 6]
+
+
+def test_what_one_rank_of_several_exchanged_is_not_never():
+    ranks = [record(1.0, 100) for _ in range(3)]
+    for one, exchanged in zip(ranks, (1, 0, 0), strict=True):
+        one.statistics["synchronisations"] = exchanged
+    assert merged(ranks).synchronisations == 1
+    assert not never_exchanged(merged(ranks))
+    ranks[0].statistics["synchronisations"] = 0
+    assert never_exchanged(merged(ranks))
 
 
 def test_result_is_written_as_json(tmp_path):
