@@ -95,13 +95,13 @@ def _verdict(pilots: Sequence[Pilot], target: float | None, after: float) -> str
     if not best or (target is not None and math.isinf(best[0][1].median)):
         return f"{where}: no algorithm comes to {result.metric} {target:g}; train longer, or aim lower"
     (first, value), others = best[0], best[1:]
-    apart = [name for name, seen in ((one.name, seen) for one, seen in others) if _overlap(value, seen)]
+    close = [one.name for one, seen in others if _overlap(value, seen)]
     if target is not None:
         said = f"{where}: {first.name} is the first at {result.metric} {target:g}, after {_words(value)} s"
     else:
         said = f"{where}: after {duration(after)} {first.name} has the best {result.metric}, {_words(value)}"
-    if apart:
-        said += f"; its interval meets that of {', '.join(apart)}: more seeds would tell them apart, or not"
+    if close:
+        said += f"; its interval meets that of {', '.join(close)}: more seeds would tell them apart, or not"
     return said
 
 

@@ -76,8 +76,8 @@ def plan(
         job = read_job(config).override(sets=sets)
         settings = job.load(any_topology=algorithms is not None)
         graph = graph_of(topology, settings)
-        between = links_for(graph, settings, links, sites)
-        links_of = {number: between(number) for number in worker_counts(settings, graph, workers)}
+        sizes = worker_counts(settings, graph, workers)
+        links_of = {size: links_for(size, graph, settings, links, sites) for size in sizes}
         failures = failures_of(deaths, settings)
         made = algorithms_of(settings, algorithms)
         # Building a task takes seconds: what needs none has been refused before.

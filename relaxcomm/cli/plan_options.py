@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from relaxcomm.cli.compare import split_names
@@ -14,7 +13,7 @@ from relaxcomm.composition.exchange_cost import Speeds
 from relaxcomm.config import Config, registry
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.errors import ConfigError
-from relaxcomm.network import Link, parse_link
+from relaxcomm.network import parse_link
 from relaxcomm.planner.failures import Failures
 from relaxcomm.planner.links import GraphLinks, Links, OwnLinks
 from relaxcomm.planner.measuring import measure_coding, measure_steps
@@ -113,11 +112,10 @@ def graph_of(path: Path | None, settings: Config) -> Topology | None:
     return None
 
 
-LinksFor = Callable[[int], Links]
-
-
-def links_for(graph: Topology | None, settings: Config, links: str | None, sites: str | None) -> LinksFor:
-    """The links of a number of workers: a graph's, those of sites, or one for every worker.
+def links_for(
+    workers: int, graph: Topology | None, settings: Config, links: str | None, sites: str | None
+) -> Links:
+    """The links of so many workers: a graph's, those of sites, or one for every worker.
 
     Raises: ConfigError.
     """
@@ -131,11 +129,16 @@ def links_for(graph: Topology | None, settings: Config, links: str | None, sites
         if sites is not None:
             raise ConfigError("--sites and a graph of links both say what stands between workers; give one")
         nodes = graph.graph(settings.workers)
-        return partial(_of_graph, GraphLinks(nodes, link), len(nodes))
+        if workers != len(nodes):
+            raise ConfigError(
+                f"the graph of the links has {len(nodes)} nodes, so plan for {len(nodes)} workers, not "
+                f"{workers}"
+            )
+        return GraphLinks(nodes, link)
     if link is None:
         raise ConfigError("plan needs the network: --links 100mbit,5ms, or --topology sites.graphml")
     if sites is None:
-        return lambda workers: OwnLinks(link)
+        return OwnLinks(link)
     number, _, between = sites.partition(",")
     if not number.strip().isdecimal() or int(number) < 2 or not between:
         raise ConfigError(
@@ -144,21 +147,10 @@ def links_for(graph: Topology | None, settings: Config, links: str | None, sites
     shared = parse_link(between)
     if shared.burst_bytes:
         raise ConfigError(f"--sites is COUNT,RATE[,LATENCY]: what workers share has no burst; got {sites!r}")
-    return partial(_of_sites, int(number), link, shared)
-
-
-def _of_graph(links: Links, nodes: int, workers: int) -> Links:
-    if workers != nodes:
-        raise ConfigError(
-            f"the graph of the links has {nodes} nodes, so plan for {nodes} workers, not {workers}"
-        )
-    return links
-
-
-def _of_sites(sites: int, inside: Link, between: Link, workers: int) -> Links:
-    if workers < sites:
-        raise ConfigError(f"--sites: {sites} sites need {sites} workers or more, and there are {workers}")
-    return SiteLinks(workers, sites, inside, between)
+    count = int(number)
+    if workers < count:
+        raise ConfigError(f"--sites: {count} sites need {count} workers or more, and there are {workers}")
+    return SiteLinks(workers, count, link, shared)
 
 
 def worker_counts(settings: Config, graph: Topology | None, workers: str | None) -> list[int]:

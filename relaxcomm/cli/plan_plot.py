@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from relaxcomm.cli.pictures import as_label, legend_below, make_log, new_figure, series_style, write_picture
@@ -54,7 +55,7 @@ def _over_bandwidth(plan: Planned, items: Sequence[Item]) -> list[tuple[float, f
     points = []
     for factor in _FACTORS:
         links = scenario.links.times(factor)
-        there = Scenario(**{**vars(scenario), "links": links})
+        there = replace(scenario, links=links)
         seconds = forecast(algorithm, items, there, utilisations=()).replayed.step_seconds
         points.append((8e-6 * links.slowest.bytes_per_second, seconds))
     return points

@@ -173,8 +173,7 @@ def nodes(
     found = []
     if name in algorithms:
         found = [algorithm_node(algorithms[name], values, model, workers, topology)]
-    if found:  # the parameters were the algorithm's
-        values = {}
+        values = {}  # these were the algorithm's
     found += [primitive_node(name, cls, values) for one, cls in primitives if one == name]
     if not found:
         registry.refuse_left_out(name)

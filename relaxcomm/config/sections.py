@@ -1,4 +1,4 @@
-"""The sections that need no room of their own: data, phases, how replicas are compared."""
+"""The sections that need no room of their own: data, phases, checkpoints, membership, the drift guard."""
 
 from __future__ import annotations
 
@@ -117,16 +117,16 @@ class SecretConfig(Section):
 
         Raises: ConfigError if it is not there, too short, or can be read by others; it is not shown.
         """
-        where = f"the environment variable {self.env}" if self.file is None else self.file
         if self.file is not None:
-            key = read_private(Path(self.file), "membership.secret").strip()
+            where, key = self.file, read_private(Path(self.file), "membership.secret").strip()
         else:
+            where = f"the environment variable {self.env}"
             key = os.environ.get(self.env or "", "").strip().encode()
-        if self.file is None and not key:
-            raise ConfigError(
-                f"membership.secret: {where} is not set on this host; it takes {LEAST_BYTES} bytes or more, "
-                "such as what `openssl rand -hex 32` prints, the same on all hosts"
-            )
+            if not key:
+                raise ConfigError(
+                    f"membership.secret: {where} is not set on this host; it takes {LEAST_BYTES} bytes or "
+                    "more, such as what `openssl rand -hex 32` prints, the same on all hosts"
+                )
         if len(key) < LEAST_BYTES:
             raise ConfigError(
                 f"membership.secret: {where} holds {len(key)} bytes; it takes {LEAST_BYTES} or more, such as "

@@ -79,15 +79,15 @@ def batch_size_of(settings: Config, given: int | None) -> int:
     Raises: ConfigError if they differ, or there is none.
     """
     configured = settings.data.batch_size
-    if given is None and configured is None:
-        raise ConfigError(
-            "engine.loader needs a batch_size: give it, or the key data.batch_size of the configuration"
-        )
-    if given is not None and configured is not None and given != configured:
+    if given is None:
+        if configured is None:
+            raise ConfigError(
+                "engine.loader needs a batch_size: give it, or the key data.batch_size of the configuration"
+            )
+        return configured
+    if configured is not None and given != configured:
         raise ConfigError(
             f"engine.loader has batch_size={given}, and data.batch_size of the configuration is "
             f"{configured}; leave one of them out"
         )
-    batch_size = configured if given is None else given
-    assert batch_size is not None, "one of them is there"
-    return batch_size
+    return given

@@ -1,3 +1,3 @@
-"""Training jobs: what a task is, the bundled ones, and the loop that trains them."""
+"""Training jobs: what a task is, how one is found, and the bundled ones."""
 
 from relaxcomm.tasks.task import Task as Task
