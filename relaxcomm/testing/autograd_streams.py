@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -16,23 +16,8 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 from torch.utils.weak import WeakIdKeyDictionary
 
+from relaxcomm.testing.pretend_cuda import PretendCuda, PretendStream
 from relaxcomm.testing.stream_clocks import Clock, join
-
-
-class Stream(Protocol):
-    """Comes after what its clock says."""
-
-    clock: Clock
-
-
-class Streams(Protocol):
-    """Knows which stream is current."""
-
-    def current(self) -> Any:
-        """That of this thread."""
-
-    def choose(self, stream: Any) -> None:
-        """From now on it is this thread's."""
 
 
 class AutogradStreams(threading.local):
@@ -42,10 +27,10 @@ class AutogradStreams(threading.local):
         cuda: whose streams.
     """
 
-    def __init__(self, cuda: Streams) -> None:
+    def __init__(self, cuda: PretendCuda) -> None:
         self._cuda = cuda
         # Numbers of nodes from which on the forward was on a stream; those of old ones are forgotten.
-        self._forward: deque[tuple[int, Stream]] = deque(maxlen=4096)
+        self._forward: deque[tuple[int, PretendStream]] = deque(maxlen=4096)
         self._leaves = WeakIdKeyDictionary()
         self._depth = 0  # of nodes that run, one within the other
 

@@ -13,7 +13,6 @@ from unittest.mock import patch
 
 import torch
 
-from relaxcomm.testing.autograd_streams import AutogradStreams
 from relaxcomm.testing.stream_clocks import Clock, Clocks, join
 
 WaitFor = Callable[[str], None]
@@ -30,7 +29,6 @@ class PretendCuda:
     def __init__(self, wait: WaitFor, clocks: Clocks) -> None:
         self.wait, self.clocks = wait, clocks
         self.default = PretendStream(self)
-        self.autograd = AutogradStreams(self)
         self._chosen = threading.local()
 
     def current(self) -> PretendStream:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
-import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves
 
 from relaxcomm.testing.gpu_work import (
-    GpuWork,
     fills_by_mask,
     makes_host_wait,
     makes_view,
@@ -24,16 +20,14 @@ from relaxcomm.testing.gpu_work import (
 )
 from relaxcomm.testing.interpreted_kernels import counted_kernels, interprets_kernels
 from relaxcomm.testing.looked_at_threads import looked_at_threads
-from relaxcomm.testing.places import place
-from relaxcomm.testing.pretend_cuda import PretendCuda, PretendStream, patched_cuda
+from relaxcomm.testing.pretend_cuda import patched_cuda
+from relaxcomm.testing.pretend_device import PretendDevice
 from relaxcomm.testing.pretend_tensors import patched_tensors
-from relaxcomm.testing.stream_clocks import Clocks, join
-from relaxcomm.testing.stream_order import StreamOrder
 
 _COPIES = ("copy_", "_to_copy")
 
 
-class PretendGpu:
+class PretendGpu(PretendDevice):
     """Tensors on the device "cuda" without one: their numbers are the CPU's, what they cost is counted.
 
     Inside, `device="cuda"` and `.to("cuda")` work, tensors that were made so report it, and an operator on
@@ -69,14 +63,8 @@ class PretendGpu:
     """
 
     def __init__(self, *, check_streams: bool = False) -> None:
-        self.work = GpuWork()
-        self.races: list[str] = []
-        self._there: dict[int, StorageWeakRef] = {}
-        self._pinned: dict[int, StorageWeakRef] = {}
-        self._lock = threading.Lock()
+        super().__init__(check_streams=check_streams)
         self._stack = ExitStack()
-        self._cuda = PretendCuda(self._note, Clocks(is_eager=not check_streams))
-        self._order = StreamOrder(self._cuda, self.races) if check_streams else None
 
     def __enter__(self) -> PretendGpu:
         self._stack.enter_context(patched_cuda(self._cuda))
@@ -86,7 +74,7 @@ class PretendGpu:
             self._stack.enter_context(counted_kernels(self.work.count_kernel, launched))
         if self._order is not None:
             self._stack.enter_context(looked_at_threads(self._cuda.clocks, self.in_thread))
-            self._stack.enter_context(self._cuda.autograd.patched())
+            self._stack.enter_context(self._autograd.patched())
         self._stack.enter_context(self.in_thread())
         return self
 
@@ -99,68 +87,6 @@ class PretendGpu:
         with nullcontext() if any(self is mode._gpu for mode in _modes()) else _Operators(self):
             yield
 
-    def wait(self, what: str) -> None:
-        """Note that the host waits here for the current stream."""
-        self._note(what)
-        join(self._cuda.clocks.host(), self._cuda.current().clock)
-
-    def _note(self, what: str) -> None:
-        self.work.waits.append(f"{what} at {place()}")
-
-    def launched(self, name: str, reads: Iterable[Tensor], writes: Iterable[Tensor]) -> None:
-        """Note, for races alone, a kernel on the current stream that is no operator of torch's."""
-        if self._order is not None:
-            self._order.launched(name, reads, writes)
-
-    def host_accessed(self, name: str, reads: Iterable[Tensor], writes: Iterable[Tensor] = ()) -> None:
-        """Note that the host looked at its own memory, or wrote there."""
-        if self._order is not None:
-            self._order.host_accessed(name, reads, writes)
-
-    def record_stream(self, tensor: Tensor, stream: PretendStream) -> None:
-        """A stream uses a tensor's memory, too."""
-        if self._order is not None:
-            self._order.recorded(tensor, stream.number)
-
-    def note_forward(self, tensors: Sequence[Tensor]) -> None:
-        """Autograd will go back over an operator on the current stream."""
-        if self._order is not None:
-            self._cuda.autograd.note_forward(tensors)
-
-    def take(self, tensor: Tensor) -> Tensor:
-        """From now on this tensor, and all that share its memory, are on the GPU."""
-        if self._order is not None and not self.holds(tensor):
-            self._order.allocated(tensor)
-        self._remember(self._there, tensor)
-        return tensor
-
-    @property
-    def checks_streams(self) -> bool:
-        """Whether it looks for races."""
-        return self._order is not None
-
-    def holds(self, tensor: Tensor) -> bool:
-        """Whether a tensor is on the GPU."""
-        return tensor.layout is torch.strided and tensor.untyped_storage()._cdata in self._there
-
-    def pin(self, tensor: Tensor) -> Tensor:
-        """Copies between the GPU and this tensor go on beside the host."""
-        self._remember(self._pinned, tensor)
-        return tensor
-
-    def has_pinned(self, tensor: Tensor) -> bool:
-        """Whether a tensor's memory is pinned."""
-        return tensor.untyped_storage()._cdata in self._pinned
-
-    def _remember(self, where: dict[int, StorageWeakRef], tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        with self._lock:
-            # A weak reference keeps the address from being used again.
-            where.setdefault(storage._cdata, StorageWeakRef(storage))  # type: ignore[no-untyped-call]  # torch's
-            if len(where) % 1024 == 0:
-                for address in [one for one, ref in where.items() if ref.expired()]:  # type: ignore[no-untyped-call]  # torch's
-                    del where[address]
-
 
 def _modes() -> list[_Operators]:
     """Those of this thread."""
@@ -170,7 +96,7 @@ def _modes() -> list[_Operators]:
 class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's
     """Counts operators, and lets what they make be where their arguments are."""
 
-    def __init__(self, gpu: PretendGpu) -> None:
+    def __init__(self, gpu: PretendDevice) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self._gpu = gpu
 

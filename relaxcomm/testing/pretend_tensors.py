@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
-from relaxcomm.testing.gpu_work import GpuWork
+from relaxcomm.testing.pretend_device import PretendDevice
 
 GPU = torch.device("cuda", 0)
 _CPU = torch.device("cpu")
@@ -25,39 +25,8 @@ _FACTORIES = (
 _METHODS = ("new_empty", "new_zeros", "new_ones", "new_full", "new_tensor")
 
 
-class Holder(Protocol):
-    """Knows which tensors are on the GPU."""
-
-    work: GpuWork
-    """What it was asked to do."""
-
-    def holds(self, tensor: Tensor) -> bool:
-        """Whether a tensor is on the GPU."""
-
-    def take(self, tensor: Tensor) -> Tensor:
-        """From now on it is."""
-
-    def pin(self, tensor: Tensor) -> Tensor:
-        """From now on its memory is pinned."""
-
-    def has_pinned(self, tensor: Tensor) -> bool:
-        """Whether it is."""
-
-    def wait(self, what: str) -> None:
-        """The host waits for the current stream."""
-
-    def launched(self, name: str, reads: Iterable[Tensor], writes: Iterable[Tensor]) -> None:
-        """The current stream was given a kernel."""
-
-    def host_accessed(self, name: str, reads: Iterable[Tensor], writes: Iterable[Tensor] = ()) -> None:
-        """The host looked at its own memory, or wrote there."""
-
-    def record_stream(self, tensor: Tensor, stream: Any) -> None:
-        """Leave a tensor's memory to a stream until that has done what it was given."""
-
-
 @contextmanager
-def patched_tensors(gpu: Holder) -> Iterator[None]:
+def patched_tensors(gpu: PretendDevice) -> Iterator[None]:
     """Let tensors report the device, and functions take it, in all threads."""
     device, is_cuda = vars(torch._C.TensorBase)["device"], vars(torch._C.TensorBase)["is_cuda"]
     tolist, numpy = torch.Tensor.tolist, torch.Tensor.numpy
@@ -101,7 +70,7 @@ def patched_tensors(gpu: Holder) -> Iterator[None]:
         yield
 
 
-def _making(gpu: Holder, name: str, factory: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _making(gpu: PretendDevice, name: str, factory: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A factory that takes the device."""
 
     def make(*args: Any, device: Any = None, pin_memory: bool = False, **words: Any) -> Tensor:
@@ -125,7 +94,7 @@ def _making(gpu: Holder, name: str, factory: Callable[..., Tensor]) -> Callable[
     return make
 
 
-def _padding(gpu: Holder, pad: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _padding(gpu: PretendDevice, pad: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`pad_sequence`, which makes its result where it takes the first tensor to be."""
 
     def padded(rows: list[Tensor], *args: Any, **words: Any) -> Tensor:
@@ -140,7 +109,7 @@ def _padding(gpu: Holder, pad: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return padded
 
 
-def _moving(gpu: Holder, to: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def _moving(gpu: PretendDevice, to: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`Tensor.to` that takes the device."""
 
     def move(tensor: Tensor, *args: Any, **words: Any) -> Tensor:

@@ -132,5 +132,5 @@ def test_what_a_forward_leaves_does_not_grow():
         model, x = nn.Linear(4, 4).to("cuda"), torch.ones(4, 4, device="cuda")
         for _ in range(5):
             model(x)
-        assert len(gpu._cuda.autograd._forward) == 1
-        assert len(gpu._cuda.autograd._leaves) == 2
+        assert len(gpu._autograd._forward) == 1
+        assert len(gpu._autograd._leaves) == 2
