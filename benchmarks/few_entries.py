@@ -22,6 +22,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
+from benchmarks.given_gradients import loss_of
 from benchmarks.lab.entries import EIGHT_BITS, FEW
 from benchmarks.measure import ratio_of_medians
 from benchmarks.report import Report, make_parser
@@ -123,19 +124,6 @@ class Stopwatch:
 STOPWATCH = Stopwatch()  # ranks are threads of which one runs at a time
 
 
-class Given(torch.autograd.Function):
-    """A model's loss whose gradients are given, so that they cost a copy and nothing else."""
-
-    @staticmethod
-    def forward(ctx: Any, gradients: list[Tensor], *parameters: Tensor) -> Tensor:
-        ctx.gradients = gradients
-        return torch.zeros(())
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Any:
-        return (None, *ctx.gradients)
-
-
 def watching() -> ExitStack:
     """Inside, the functions of all parts are timed."""
     stack = ExitStack()
@@ -155,8 +143,7 @@ class Model(nn.Module):
         self.tensors = nn.ParameterList([nn.Parameter(torch.zeros(shape)) for _ in range(TENSORS)])
 
     def forward(self, gradients: list[Tensor]) -> Tensor:
-        loss: Tensor = Given.apply(gradients, *self.tensors)  # type: ignore[no-untyped-call]  # torch's
-        return loss
+        return loss_of(gradients, *self.tensors)
 
 
 class Trained:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
-import torch.distributed as dist
-
 import relaxcomm
-from benchmarks.goodput.workload import loss, make, my_notes, worker
+from benchmarks.goodput.workload import loss, make, meet, my_notes, worker
 
 _TIMEOUT_SECONDS = 20
 
 
 def main() -> None:
     model, optimizer = make()
-    if "RELAXCOMM_JOIN" not in os.environ:
-        host, port = os.environ["GOODPUT_STORE"].split(":")
-        store = dist.TCPStore(host, int(port), None, False)
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    meet()
     notes = my_notes()
     config = {
         "algorithm": "bsp",

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import psutil
 import torch
-import torch.distributed as dist
 
 import relaxcomm
-from benchmarks.goodput.workload import my_notes, worker
+from benchmarks.goodput.workload import meet, my_notes, worker
 from relaxcomm.tasks import digits
 
 _LOOK_STEPS, _BATCH_SIZE, _TIMEOUT_SECONDS = 50, 32, 40
@@ -22,11 +21,7 @@ def main() -> None:
     torch.set_num_threads(1)
     task = digits.make(0, hidden=(64, 64), dropout=0.0)
     torch.manual_seed(1 + worker())
-    if "RELAXCOMM_JOIN" not in os.environ:
-        host, port = os.environ["GOODPUT_STORE"].split(":")
-        store = dist.TCPStore(host, int(port), None, False)
-        rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    meet()
     notes, process, end = my_notes(), psutil.Process(), Path(os.environ["GOODPUT_FOLDER"]) / "end"
     config = {
         "algorithm": "bsp",

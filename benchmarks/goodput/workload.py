@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 from benchmarks.faults.notes import Notes
 
@@ -32,6 +33,16 @@ def loss(model: torch.nn.Module, step: int, worker: int) -> torch.Tensor:
     x = torch.randn(BATCH_SIZE, WIDTH, generator=draw)
     time.sleep(STEP_SECONDS)
     return (model(x) - x.roll(1, dims=1)).square().mean()
+
+
+def meet() -> None:
+    """Meet those that begin with this worker in the launcher's store; who joins later asks to be let in."""
+    if "RELAXCOMM_JOIN" in os.environ:
+        return
+    host, port = os.environ["GOODPUT_STORE"].split(":")
+    store = dist.TCPStore(host, int(port), None, False)
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
 
 
 def my_notes() -> Notes:

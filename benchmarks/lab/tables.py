@@ -9,14 +9,34 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-from benchmarks.lab.place import Place
 from benchmarks.lab.quality import Reached, reached
 from benchmarks.lab.split import Split, seconds_a_step, split_of
 from benchmarks.lab.workloads import WORKLOADS
 
 Record = Mapping[str, Any]
+
+
+class Place(NamedTuple):
+    """What contenders are compared at.
+
+    Args:
+        workload: its name.
+        workers: their number.
+        rate: of their links, or None.
+        network: as records are marked.
+    """
+
+    workload: str
+    workers: int
+    rate: str | None
+    network: str = "namespaces"
+
+    def title(self) -> str:
+        """For readers."""
+        throttled = " (throttled at the transport, not a network)" if self.network == "throttled" else ""
+        return f"{self.workload}, {self.workers} workers, {self.rate or 'unshaped'}{throttled}"
 
 
 @dataclass(frozen=True)

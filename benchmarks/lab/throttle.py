@@ -12,10 +12,13 @@ from torch.optim import Optimizer
 from benchmarks.lab.contenders import Contender, EveryStep, Nothing, Relaxcomm
 from benchmarks.lab.network import BURST_BYTES
 from relaxcomm import Link
-from relaxcomm.config import Config, load
-from relaxcomm.network import Throttle, ThrottledTransport, parse_rate
+from relaxcomm.config import load
+from relaxcomm.network import Throttle, parse_rate
 from relaxcomm.network.operations import Label
 from relaxcomm.plugin import AllReduce
+from relaxcomm.training.job_group import throttled
+
+_CPU = torch.device("cpu")
 
 
 def link_of(rate: str | None) -> Link:
@@ -28,23 +31,12 @@ def throttle_of(rate: str | None) -> Throttle:
     return Throttle(link_of(rate))
 
 
-def transport_over(throttle: Throttle, settings: Config) -> ThrottledTransport:
-    """Gloo over a rank's link, with a run's limits and checks."""
-    return ThrottledTransport(
-        throttle,
-        device=torch.device("cpu"),
-        backend=settings.backend,
-        timeout_seconds=settings.timeout_seconds,
-        debug=settings.debug,
-    )
-
-
 class ThrottledEveryStep(EveryStep):
     """The last average, over a throttled transport."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, *, throttle: Throttle) -> None:
         super().__init__(model, optimizer)
-        self._transport = transport_over(throttle, load({"algorithm": "bsp"}))
+        self._transport = throttled(load({"algorithm": "bsp"}), _CPU, throttle)
 
     def add_up(self, flat: Tensor) -> None:
         self._transport.issue(AllReduce(flat, "sum"), Label(0, "every_step")).wait()
@@ -65,7 +57,7 @@ class ThrottledRelaxcomm(Relaxcomm):
         muon: bool = False,
         **config: Any,
     ) -> None:
-        transport = transport_over(throttle, load(config))
+        transport = throttled(load(config), _CPU, throttle)
         super().__init__(model, optimizer, process_group=transport, muon=muon, **config)
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from relaxcomm.config import Config
-from relaxcomm.network import Link, Throttle, ThrottledTransport
+from relaxcomm.network import Throttle, ThrottledTransport
 from relaxcomm.network.default_group import is_launched, make_default_group
 
 
@@ -26,10 +26,10 @@ def process_group(config: Config) -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def throttled(config: Config, device: torch.device, link: Link) -> ThrottledTransport:
+def throttled(config: Config, device: torch.device, throttle: Throttle) -> ThrottledTransport:
     """torch.distributed over a simulated link."""
     return ThrottledTransport(
-        Throttle(link),
+        throttle,
         device=device,
         backend=config.backend,
         timeout_seconds=config.timeout_seconds,

@@ -9,7 +9,7 @@ import torch
 
 from relaxcomm.config import Config
 from relaxcomm.errors import ConfigError
-from relaxcomm.network import Link
+from relaxcomm.network import Link, Throttle
 from relaxcomm.system.environment import launched
 from relaxcomm.system.telling import tell
 from relaxcomm.tasks.task_loader import find_task
@@ -55,7 +55,8 @@ def train(config: Config, link: Link | None = None) -> Outcome:
     task.model.to(device)
     torch.manual_seed(config.seed + rank)  # every rank its own dropout
     with process_group(config):
-        run = Run(config, task, device, None if link is None else throttled(config, device, link))
+        transport = None if link is None else throttled(config, device, Throttle(link))
+        run = Run(config, task, device, transport)
         records = run.run()
         result = merge(
             records,

@@ -7,9 +7,8 @@ import math
 import pytest
 
 from benchmarks.lab.aims import aims
-from benchmarks.lab.place import Place
 from benchmarks.lab.quality import Reached
-from benchmarks.lab.tables import Row, Table
+from benchmarks.lab.tables import Place, Row, Table
 
 
 def row(label: str, seconds: float) -> Row:
