@@ -105,6 +105,7 @@ def _list(values: Sequence[float]) -> str:
 def whole_run(arguments: argparse.Namespace, plan: Plan) -> None:
     """Measure every combination that was asked for, print each as it is done, and keep all of it."""
     report, measured = Report(arguments), []
+    found = {"plan": asdict(plan), "measured": measured}
     for workers in arguments.workers:
         for model_name in arguments.models:
             record = {
@@ -114,11 +115,9 @@ def whole_run(arguments: argparse.Namespace, plan: Plan) -> None:
                 "memory": measure_memory(model_name, workers, plan, arguments.launches),
             }
             measured.append(record)
-            report.write(
-                {"plan": asdict(plan), "measured": measured}
-            )  # after each: an interrupted run keeps what it has
+            report.write(found)  # after each: an interrupted run keeps what it has
             print(describe(record), flush=True)
-    report.close({"plan": asdict(plan), "measured": measured})
+    report.close(found)
 
 
 def main() -> None:

@@ -257,12 +257,9 @@ def report(
     parts[named] = [row for row in found if row.beside]
     parts[f"{named}, 2 and 4 workers"] = [row for row in parts[named] if row.workers != HELD_OUT]
     parts[f"{named}, {HELD_OUT} workers"] = [row for row in parts[named] if row.workers == HELD_OUT]
-    for row in found:
-        parts.setdefault(row.workload, []).append(row)
-    for row in found:
-        parts.setdefault(row.rate or "unshaped", []).append(row)
-    for row in found:
-        parts.setdefault(row.label, []).append(row)
+    for name in ("workload", "rate", "label"):
+        for row in found:
+            parts.setdefault(getattr(row, name) or "unshaped", []).append(row)
     for name, held in parts.items():
         if held:
             sizes = [abs(errors[row]) for row in held]

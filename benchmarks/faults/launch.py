@@ -101,9 +101,7 @@ def _watch(
             continue
         if fault.name in _UNDONE_AFTER_SECONDS:
             undone = time.monotonic() - since > _UNDONE_AFTER_SECONDS[fault.name]
-        elif (
-            fault.name == "SIGSTOP for good"
-        ):  # until the others have ended, and then it learns that they have
+        elif fault.name == "SIGSTOP for good":  # until the others have ended; then it learns of that
             undone = not any(one.is_alive() for one in processes if one is not victim)
         if undone and host is not None:
             host.mend()

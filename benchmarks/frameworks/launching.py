@@ -26,9 +26,8 @@ def launched(
     with ExitStack() as stack:
         command = [str(script), *arguments]
         if example == "ray":
-            folder = stack.enter_context(
-                TemporaryDirectory(prefix="ray")
-            )  # where nobody else finds the cluster
+            # A folder where nobody else finds the cluster.
+            folder = stack.enter_context(TemporaryDirectory(prefix="ray"))
             # A home without the token that other clusters have left. And Ray would take a report every two
             # seconds, which is more than an epoch.
             own = {"HOME": folder, "RAY_TMPDIR": folder, "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.1"}

@@ -37,9 +37,7 @@ class Checkpoints:
         self._engine, self._settings, self._others = engine, settings, dict(others)
         self._saving = Saving(engine, Path(settings.path), settings.keep, self._others)
         self._due = 0
-        self._world: ref[World] | None = (
-            None  # in which all have looked; those who join do it with the others
-        )
+        self._world: ref[World] | None = None  # in which all have looked, also those who have joined
         self._begin_interval(engine.statistics.steps)
 
     def resume(self) -> None:

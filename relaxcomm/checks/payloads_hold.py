@@ -29,13 +29,10 @@ def reading_is_declared(payload: Payload) -> None:
     is_model = torch.equal(one, there) and torch.equal(trial.moved(0.25).read(3.0), trial.parameters)
     expect(is_model == facts.is_model, f"declares is_model={facts.is_model}, but it is {is_model}")
     for dtype in (torch.bfloat16, torch.float64):
-        made, declared = (
-            PayloadTrial(payload, dtype=dtype).moved(0.5).read(3.0).dtype,
-            read_as(payload, dtype),
-        )
-        expect(
-            made == declared, f"declares wide={facts.wide}, but reads {made} of {dtype}, and not {declared}"
-        )
+        declared = read_as(payload, dtype)
+        made = PayloadTrial(payload, dtype=dtype).moved(0.5).read(3.0).dtype
+        said = f"declares wide={facts.wide}, but reads {made} of {dtype}, and not {declared}"
+        expect(made == declared, said)
 
 
 def momentum_is_declared(payload: Payload) -> None:

@@ -85,10 +85,8 @@ def encode_decode(
 
     Slots are its first ones unless given.
     """
-    cx, kept = (
-        context(rank, size, step, layout),
-        slots(compressor, tensor, layout) if state is None else state,
-    )
+    cx = context(rank, size, step, layout)
+    kept = slots(compressor, tensor, layout) if state is None else state
     coding = compressor.encode_decode(cx, tensor.clone(), kept, keep_sent=True)
     messages, result, sent = ended(coding)
     assert sent is not None, "what was sent was asked for"

@@ -31,12 +31,7 @@ from relaxcomm.roles import Context, Observation, Trigger, VotingTrigger
 from relaxcomm.roles.returned import is_yes
 
 _PERIODS, _LEAST_STEPS = 3, 128
-_OTHERS = (
-    (1.0, 0.0),
-    (1e-6, 1.0),
-    (1e6, 8.0),
-    (math.nan, 0.0),
-)  # of gradients: sizes, and how these vary
+_OTHERS = (1.0, 0.0), (1e-6, 1.0), (1e6, 8.0), (math.nan, 0.0)  # of gradients: sizes, how these vary
 _ELSEWHERE = (
     "it keeps state in a module, a class or itself, or follows a clock, of which no run sees the same again; "
     "take what it follows from cx, or from the slots of a vote"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from relaxcomm.cli.rows import show_rows, show_text
@@ -29,7 +30,7 @@ def show_forecasts(
     num_parameters: int,
     scenario: Scenario,
     *,
-    measured: bool = False,
+    measured: bool,
 ) -> None:
     """Print one row a forecast, the name first; below them what there is to say, and what cannot run."""
     if found:
@@ -56,10 +57,9 @@ def as_json(
     found: Sequence[Forecast], failed: Mapping[str, str], num_parameters: int, scenario: Scenario
 ) -> dict[str, Any]:
     """The same for machines: seconds, bytes, and bytes a second."""
-    times = scenario.step_times
     return {
         "parameters": num_parameters,
-        "step_times": {name: getattr(times, name) for name in times.__dataclass_fields__},
+        "step_times": asdict(scenario.step_times),
         "slowest_link": {
             "bytes_per_second": _number(scenario.links.slowest.bytes_per_second),
             "latency_seconds": scenario.links.slowest.latency_seconds,
@@ -68,7 +68,7 @@ def as_json(
             {
                 "algorithm": one.name,
                 "workers": one.workers,
-                **{name: getattr(one.replayed, name) for name in one.replayed.__dataclass_fields__},
+                **asdict(one.replayed),
                 "utilisation": one.replayed.utilisation,
                 "useful_share": one.useful_share,
                 "goodput": one.goodput,

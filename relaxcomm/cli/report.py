@@ -5,7 +5,6 @@ from __future__ import annotations
 import html
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 import yaml
 
@@ -35,7 +34,7 @@ def write(
     results: Sequence[Result],
     facts: Mapping[str, object],
     path: Path,
-    failed: Mapping[str, str] = MappingProxyType({}),
+    failed: Mapping[str, str],
 ) -> Path:
     """Write the report and return its path.
 

@@ -68,9 +68,7 @@ class RunLog:
     def _run(self) -> None:
         try:
             self._write_all()
-        except (
-            Exception
-        ) as error:  # a full disk, or a value that cannot be written: no reason to stop training
+        except Exception as error:  # a full disk, or what cannot be written: no reason to stop training
             with suppress(OSError):  # what it still holds finds no room, either
                 self._file.close()
             self._lines.clear()

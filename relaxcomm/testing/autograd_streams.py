@@ -55,12 +55,8 @@ class AutogradStreams(threading.local):
             backward = _Backward(caller, dict(caller.clock))
             with ExitStack() as stack:
                 for node in _nodes(outputs):
-                    before, after = (
-                        node.register_prehook(self._begins(node, backward)),
-                        self._ends(node, backward),
-                    )
-                    stack.callback(before.remove)
-                    stack.callback(node.register_hook(after).remove)
+                    stack.callback(node.register_prehook(self._begins(node, backward)).remove)
+                    stack.callback(node.register_hook(self._ends(node, backward)).remove)
                 try:
                     return run(outputs, *args, **words)
                 finally:  # a node that raises does not end

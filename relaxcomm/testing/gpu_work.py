@@ -101,9 +101,8 @@ def reads_and_writes(
 ) -> tuple[list[Tensor], list[Tensor]]:
     """The tensors whose entries an operator reads, and those that it writes."""
     name, schema = operator_of(func), func._schema
-    named = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)} | dict(
-        words
-    )
+    given = zip((argument.name for argument in schema.arguments), args, strict=False)
+    named = {**dict(given), **words}
     found: tuple[list[Tensor], list[Tensor]] = [], []
     only_looks_at_shapes = name.startswith("new_") or name.endswith("_like")
     for argument in schema.arguments:

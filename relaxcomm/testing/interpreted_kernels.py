@@ -44,13 +44,8 @@ def counted_kernels(count: CountKernel, launched: Launched | None) -> Iterator[N
             out = run(executor, *args, **kwargs)
             changed = [not torch.equal(_entries(one), old) for one, old in zip(handed, before, strict=False)]
         if launched:
-            launched(
-                name,
-                *(
-                    [one for one, did in zip(handed, changed, strict=True) if did is it]
-                    for it in (False, True)
-                ),
-            )
+            pairs = list(zip(handed, changed, strict=True))
+            launched(name, *([one for one, did in pairs if did is it] for it in (False, True)))
         return out
 
     with patch.object(GridExecutor, "__call__", counted):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -13,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from benchmarks.lab.contenders import Contender
-from benchmarks.lab.rivals.address import own_address
+from relaxcomm.system.environment import address_towards
 
 _TIMEOUT = timedelta(seconds=120)
 
@@ -25,7 +26,8 @@ class _Replica:
         from torchft import Manager, ProcessGroupGloo, ProcessGroupNCCL
         from torchft.coordination import LighthouseServer
 
-        here, rank, world_size = own_address(), dist.get_rank(), dist.get_world_size()
+        here = address_towards(os.environ["MASTER_ADDR"])
+        rank, world_size = dist.get_rank(), dist.get_world_size()
         self._lighthouse = None
         address: list[str | None] = [None]
         if rank == 0:

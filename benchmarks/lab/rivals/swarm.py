@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from benchmarks.lab.contenders import Contender
-from benchmarks.lab.rivals.address import own_address
+from relaxcomm.system.environment import address_towards
 
 
 def _sockets() -> set[Path]:
@@ -27,7 +28,8 @@ class _Peer:
         self._others = _sockets()
         dist.barrier()
         # The address is named so that it is not looked for outside of the lab.
-        place: dict[str, Any] = {"host_maddrs": [f"/ip4/{own_address()}/tcp/0"], "start": True}
+        here = address_towards(os.environ["MASTER_ADDR"])
+        place: dict[str, Any] = {"host_maddrs": [f"/ip4/{here}/tcp/0"], "start": True}
         first: list[Any] = [None, None]
         if dist.get_rank() == 0:
             self.dht = hivemind.DHT(**place)
