@@ -63,6 +63,29 @@ class WatchedSlots(Slots):
         return sorted({slot for slot, *held in seen if not torch.equal(*map(torch.nan_to_num, held))})
 
 
+class Values(Mapping[str, float]):
+    """Values of which the names that were asked for are kept.
+
+    Args:
+        value: of every name.
+        given: those of some names, in its place.
+    """
+
+    def __init__(self, value: float, given: Mapping[str, float] | None = None) -> None:
+        self._value, self._given = value, given or {}
+        self.asked: set[str] = set()
+
+    def __getitem__(self, name: str) -> float:
+        self.asked.add(name)
+        return self._given.get(name, self._value)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
 def expect_assigned(written: Sequence[str]) -> None:
     """Complain of slots that were written into."""
     how = " and ".join(f"state[{name!r}]" for name in written)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from relaxcomm.checks.compressor_trials import drawn
-from relaxcomm.checks.conduct import expect_left, no_clock_asked
+from relaxcomm.checks.conduct import Values, expect_left, no_clock_asked
 from relaxcomm.checks.finding import Broken, checks_of, expect, told
 from relaxcomm.checks.round_trip import context
-from relaxcomm.checks.triggers_hold import Values
 from relaxcomm.roles import Context, Controller, ExchangedBucket, MicroGradients
 from relaxcomm.roles.returned import added, written
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from relaxcomm.checks.conduct import WatchedSlots
+from relaxcomm.checks.conduct import Values, WatchedSlots
 from relaxcomm.checks.round_trip import context
-from relaxcomm.checks.triggers_hold import Values
 from relaxcomm.data.clients import ROUND_GIVEN_UP, ROUND_LEFT
 from relaxcomm.roles import Payload
 from relaxcomm.roles.payload import finalized, read

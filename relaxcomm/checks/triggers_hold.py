@@ -16,6 +16,7 @@ from relaxcomm.checks import slots_hold
 from relaxcomm.checks.compressor_trials import drawn
 from relaxcomm.checks.conduct import (
     ALIKE,
+    Values,
     WatchedSlots,
     expect_from_start,
     expect_left,
@@ -36,29 +37,6 @@ _ELSEWHERE = (
     "it keeps state in a module, a class or itself, or follows a clock, of which no run sees the same again; "
     "take what it follows from cx, or from the slots of a vote"
 )
-
-
-class Values(Mapping[str, float]):
-    """Values of which the names that were asked for are kept.
-
-    Args:
-        value: of every name.
-        given: those of some names, in its place.
-    """
-
-    def __init__(self, value: float, given: Mapping[str, float] | None = None) -> None:
-        self._value, self._given = value, given or {}
-        self.asked: set[str] = set()
-
-    def __getitem__(self, name: str) -> float:
-        self.asked.add(name)
-        return self._given.get(name, self._value)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
 
 
 class _Counting(Context):
