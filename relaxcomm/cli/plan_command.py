@@ -11,7 +11,6 @@ from relaxcomm.cli.exit_codes import RunFailed, readable
 from relaxcomm.cli.job import ConfigPath, Sets, configured_task, read_job
 from relaxcomm.cli.options import Traceback
 from relaxcomm.cli.pictures import check_picture
-from relaxcomm.cli.pilot_plot import plot_pilots
 from relaxcomm.cli.pilot_rows import pilots_as_json, show_pilots
 from relaxcomm.cli.plan_options import (
     algorithms_of,
@@ -26,7 +25,7 @@ from relaxcomm.cli.plan_options import (
     worker_counts,
 )
 from relaxcomm.cli.plan_pilots import Case, Training, train_all, training_of
-from relaxcomm.cli.plan_plot import Planned, plot_forecasts
+from relaxcomm.cli.plan_plot import Planned, plot_forecasts, plot_pilots
 from relaxcomm.cli.plan_rows import as_json, show_forecasts
 from relaxcomm.config import Config
 from relaxcomm.errors import CompositionError, TopologyError

@@ -1,10 +1,13 @@
-"""Forecasts as a picture: the time of a step over the workers, or over the links' bandwidth."""
+"""What `relaxcomm plan` draws: the time of a step over workers or bandwidth, or quality over virtual time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from relaxcomm.cli.pictures import as_label, legend_below, make_log, new_figure, series_style, write_picture
 from relaxcomm.composition.algorithm import Algorithm
@@ -12,6 +15,7 @@ from relaxcomm.planner.forecast import Forecast, forecast
 from relaxcomm.planner.links import infinitely_fast
 from relaxcomm.planner.scenario import Scenario
 from relaxcomm.tensors.items import Item
+from relaxcomm.training.pilot_statistics import Pilot
 
 Planned = tuple[Scenario, Algorithm, Forecast]
 
@@ -59,3 +63,35 @@ def _over_bandwidth(plan: Planned, items: Sequence[Item]) -> list[tuple[float, f
         seconds = forecast(algorithm, items, there, utilisations=()).replayed.step_seconds
         points.append((8e-6 * links.slowest.bytes_per_second, seconds))
     return points
+
+
+def plot_pilots(pilots: Sequence[Pilot], path: Path) -> Path:
+    """Draw quality with its spread over seeds, a panel for each number of workers, and return the path."""
+    sizes = list(dict.fromkeys(one.workers for one in pilots))
+    names = list(dict.fromkeys(one.name for one in pilots))
+    figure = new_figure(1 + 5.0 * len(sizes), 4.2)
+    panels = figure.subplots(1, len(sizes), squeeze=False)[0]
+    for axes, size in zip(panels, sizes, strict=True):
+        for one in pilots:
+            if one.workers == size:
+                _draw_pilot(axes, one, series_style(names.index(one.name)))
+        axes.set(xlabel="virtual seconds", ylabel=pilots[0].results[0].metric)
+        make_log(axes, "x")
+        axes.ticklabel_format(axis="y", useOffset=False)
+        axes.set_title(f"{size} worker{'s' if size > 1 else ''}", fontsize="medium")
+        axes.grid(alpha=0.3)
+    legend_below(figure)
+    return write_picture(figure, path)
+
+
+def _draw_pilot(axes: Any, pilot: Pilot, style: dict[str, Any]) -> None:
+    """The median over seeds, at the median time of each evaluation, and from the least to the greatest."""
+    count = min(len(one.history) for one in pilot.results)
+    seconds, measures = (
+        np.array([[getattr(point, name) for point in one.history[:count]] for one in pilot.results])
+        for name in ("seconds", "measure")
+    )
+    at = np.median(seconds, axis=0)
+    axes.plot(at, np.median(measures, axis=0), label=as_label(pilot.name), **style)
+    least, most = measures.min(axis=0), measures.max(axis=0)
+    axes.fill_between(at, least, most, color=style["color"], alpha=0.2, linewidth=0)

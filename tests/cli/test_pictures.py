@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from relaxcomm.cli import pilot_plot
+from relaxcomm.cli import plan_plot
 from relaxcomm.cli.pictures import (
     as_label,
     check_picture,
@@ -55,10 +55,10 @@ def test_two_series_of_one_name_have_an_entry_each():
 
 
 def test_panels_of_pilots_count_their_workers(monkeypatch):
-    monkeypatch.setattr(pilot_plot, "write_picture", lambda figure, path: figure)
+    monkeypatch.setattr(plan_plot, "write_picture", lambda figure, path: figure)
     result = SimpleNamespace(metric="accuracy", history=[SimpleNamespace(seconds=1.0, measure=0.5)])
     pilots = [SimpleNamespace(name="bsp", workers=workers, results=(result,)) for workers in (1, 2)]
-    figure = pilot_plot.plot_pilots(pilots, Path("pilots.png"))
+    figure = plan_plot.plot_pilots(pilots, Path("pilots.png"))
     assert [axes.get_title() for axes in figure.axes] == ["1 worker", "2 workers"]
 
 
