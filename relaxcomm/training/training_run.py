@@ -74,7 +74,8 @@ class Run:
             if address_to_join() is not None:
                 self._take_part()
             elif self.checkpoints is not None:
-                self._resume(self.checkpoints)
+                self.checkpoints.resume()
+                self._expect_rest()
             self.clock.start()
             self._train()
             self._finish_checkpoints()
@@ -120,21 +121,14 @@ class Run:
                 self._follow_ranks()
                 self._look_after()
 
-    def _after_round(self) -> None:
-        self._evaluate_average(self.loader.epoch < self.task.epochs)
-        if self.checkpoints is not None:
-            self.checkpoints.round()
-
-    def _after_step(self) -> None:
-        if self.progress.step % self.task.evaluate_every_steps == 0:
-            # Among ranks that come and go nobody knows the last step, after which all evaluate anyway.
-            self._evaluate_average(self.config.membership.elastic or self.progress.step < self.progress.steps)
-        if self.checkpoints is not None:
-            self.checkpoints.step()
-
-    def _resume(self, checkpoints: Checkpoints) -> None:
-        checkpoints.resume()
-        self._expect_rest()
+    @property
+    def _is_time_to_evaluate(self) -> bool:
+        """After each round, or every so many steps, but not after the last, which `run` evaluates."""
+        if self._by_round:
+            return self.loader.epoch < self.task.epochs
+        step, is_elastic = self.progress.step, self.config.membership.elastic
+        # Among ranks that come and go nobody knows the last step, after which all evaluate anyway.
+        return step % self.task.evaluate_every_steps == 0 and (is_elastic or step < self.progress.steps)
 
     def _finish_checkpoints(self) -> None:
         """Wait for the last one; the model is there without it, too."""
@@ -155,10 +149,14 @@ class Run:
     def _look_after(self) -> None:
         """After a step or a round: evaluate and save, if it is time."""
         try:
-            if self._by_round:
-                self._after_round()
-            else:
-                self._after_step()
+            if self._is_time_to_evaluate:
+                with self._pause(), self.engine.averaged():
+                    self._evaluate()
+            if self.checkpoints is not None:
+                if self._by_round:
+                    self.checkpoints.round()
+                else:
+                    self.checkpoints.step()
         except RejoinedError as error:
             tell(str(error).partition(";")[0])
             self.clock.start()
@@ -186,11 +184,6 @@ class Run:
         """The algorithm, and the one that a phase, or `auto`, has put in its place."""
         name, now = self.config.algorithm.name, self.engine.algorithm.name
         return name + (f", now {now}" if now != name else "") + (", rank 0" if self._by_round else "")
-
-    def _evaluate_average(self, wanted: bool) -> None:
-        if wanted:
-            with self._pause(), self.engine.averaged():
-                self._evaluate()
 
     def _train_step(self, batch: Any) -> torch.Tensor:
         task = self.task
