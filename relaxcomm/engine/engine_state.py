@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -10,7 +10,7 @@ from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.engine.attaching.consistency import compare, sharing_errors
 from relaxcomm.engine.saved_state import step_state
 from relaxcomm.engine.saved_state.state_fits import check_fits
-from relaxcomm.engine.saved_state.state_schema import parse
+from relaxcomm.engine.saved_state.state_schema import EngineState, parse
 from relaxcomm.engine.session import Session
 from relaxcomm.network.transport import Membership
 
@@ -46,17 +46,18 @@ def _meeting(session: Session) -> Iterator[None]:
             session.step.meet()
 
 
-def check(session: Session, state: Any) -> None:
-    """Refuse, on all ranks and before anything changes, what cannot be a state of this rank and run.
+def checked(session: Session, state: Any) -> EngineState:
+    """The state with types, of this rank and run; every rank calls it, and nothing changes.
 
-    Raises: ConfigError.
+    Raises: ConfigError, on all ranks, where one's cannot be that.
     """
     with sharing_errors(session.world.transport, "load_state_dict()") as told:
-        checked = parse(state)
-        algorithm = session.schedule.algorithm_of(checked)
-        check_fits(checked, algorithm, session.bound, session.world.membership)
-        told.mine = checked.together(keeps_step=algorithm.keeps_step)
+        parsed = parse(state)
+        algorithm = session.schedule.algorithm_of(parsed)
+        check_fits(parsed, algorithm, session.bound, session.world.membership)
+        told.mine = parsed.together(keeps_step=algorithm.keeps_step)
     compare(told.everyone, "load the states that were saved together")
+    return parsed
 
 
 def algorithm_of(session: Session, states: Sequence[Any]) -> Algorithm:
@@ -73,13 +74,13 @@ def algorithm_of(session: Session, states: Sequence[Any]) -> Algorithm:
     return algorithm
 
 
-def restore(session: Session, state: Mapping[str, Any]) -> None:
-    """Go on from a state that was checked; every rank calls it."""
+def restore(session: Session, state: EngineState) -> None:
+    """Go on from a state that was `checked`; every rank calls it."""
     session.loop.abort_step()
     session.step.parameters.even_out()
     session.replica.loaded.forget()  # the weights belong to the state
     session.schedule.resume(state)
     step_state.restore(session.step, state)
     session.metering.restored()
-    session.loaders.restore(state["loaders"])
+    session.loaders.restore([dict(one) for one in state.loaders])
     session.replica.loaded.forget(is_restored=True)

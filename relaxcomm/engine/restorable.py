@@ -70,8 +70,7 @@ class Restorable(Readable):
         """
         self._begin_load("load_state_dict()")
         mine = run_state.of_rank(self.world, state)
-        engine_state.check(self._session, mine)
-        engine_state.restore(self._session, mine)
+        engine_state.restore(self._session, engine_state.checked(self._session, mine))
 
     def run_state_dict(self, **others: Stateful) -> dict[str, Any]:
         """All that this rank needs to go on: model, optimizers, GradScaler, engine, random numbers.

@@ -132,12 +132,12 @@ def restore(session: Session, saved: Mapping[str, Any], others: Mapping[str, Sta
     """
     with sharing_errors(session.world.transport, "checkpoint.load()"):
         saved = _checked(session.replica, saved, others)
-    engine_state.check(session, saved["engine"])
+    engine = engine_state.checked(session, saved["engine"])
     replica = session.replica
     with run_optimizers.telling_of_options(replica.optimizers, rank=session.world.process.rank):
         load_all(session.world.transport, _parts(replica, saved, others))
     replica.load_model(saved["model"])
-    engine_state.restore(session, saved["engine"])
+    engine_state.restore(session, engine)
     restore_random(saved["random"], replica.device)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from relaxcomm.step.bound import Bound
@@ -92,7 +92,7 @@ class LateParameters:
         land_all(transfer.flight for transfer in self)
         return [_exported(transfer, is_loaded) for transfer in self]
 
-    def restore(self, saved: Iterable[list[Any]]) -> None:
+    def restore(self, saved: Iterable[Sequence[Any]]) -> None:
         """Put back what a checkpoint has saved."""
         found = []
         for due, index, of_buffers, unit, result, snapshot, *counts in saved:

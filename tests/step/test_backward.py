@@ -11,6 +11,7 @@ import relaxcomm
 from relaxcomm.engine.membership import next_generation
 from relaxcomm.engine.membership.next_generation import Transition
 from relaxcomm.engine.membership.standings import Standing
+from relaxcomm.engine.saved_state import step_state
 from relaxcomm.network.generations import Generation
 
 WIDTH = 512  # a tensor of it is large, in a bucket that is
@@ -81,7 +82,7 @@ def admit(engine: relaxcomm.Engine, group: relaxcomm.InProcessGroup) -> None:
     else:
         standing = Standing(engine.step, engine.step, loaders=[], algorithm=repr(bound.algorithm))
         left, now = Generation(0, (0, 1, 2)), Generation(1, (0, 1, 3), joined=(3,))
-        late = next_generation.results_on_their_way(session.step)
+        late = step_state.export_late(session.step)
         transition = Transition(session.step, world, standing, left, now)
         resumed = next_generation.stay(transition, session.make_step, late, session.schedule.export())
     session.go_on_with(resumed)

@@ -92,15 +92,6 @@ class Transition:
             return None
 
 
-def results_on_their_way(step: Step) -> dict[str, Any]:
-    """Waited for, as the next generation's step takes them."""
-    return {
-        "votes": step.bound.votes.export(),
-        "late_gradients": step.backward.export(is_loaded=False),
-        "late_parameters": step.parameters.late.export(is_loaded=False),
-    }
-
-
 def stay(
     transition: Transition, make_step: MakeStep, late: Mapping[str, Any] | None, schedule: Mapping[str, Any]
 ) -> Resumed:
@@ -112,7 +103,7 @@ def stay(
     Args:
         transition: of this rank.
         make_step: with the algorithm among the ranks now.
-        late: results that were on their way; None where they are lost.
+        late: what `step_state.export_late` has made of results on their way; None where they are lost.
         schedule: of algorithms, for those who join.
     """
     old = transition.before.bound
@@ -151,7 +142,7 @@ def _stay(
     _cut_anew(new, old, rests)
     step, loaders = make_step(new), transition.loaders(standings)
     if late is not None and standings.are_whole and new.plan.buckets is not None:
-        _restore_late(step, late)
+        step_state.restore_late(step, **late)
     if standings.joined:
         state = admission.exported_replica(new.replica, standings.frozen)
         engine = {**step_state.export(step), **schedule, "loaders": loaders or mine.loaders}
@@ -208,11 +199,11 @@ def join(
     world.statistics.synchronisations = saved.statistics.synchronisations
     step = make_step(new)
     if saved.layout is not None:
-        _restore_late(step, state["engine"])
+        step_state.restore_late(step, dict(saved.votes), saved.late_gradients, saved.late_parameters)
     new.clock.step = state["resumes_at"]  # as on the others, who are between two steps
     survival.begin_anew(new, standings.joined)
     new.clock.step = state["resumes_at"] - in_step
-    loaders = [one.model_dump() for one in saved.loaders]
+    loaders = [dict(one) for one in saved.loaders]
     return Resumed(step, loaders, new.clock.step + in_step, standings.targets, standings.events), saved
 
 
@@ -242,9 +233,3 @@ def _cut_anew(new: Bound, old: Bound | None, held: Sequence[bucket_parts.Rests |
             CompositionWarning,
             stacklevel=2,
         )
-
-
-def _restore_late(step: Step, late: Mapping[str, Any]) -> None:
-    step.bound.votes.restore(late["votes"])
-    step.backward.restore(late["late_gradients"])
-    step.parameters.late.restore(late["late_parameters"])

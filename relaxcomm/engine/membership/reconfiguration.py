@@ -14,6 +14,7 @@ from relaxcomm.engine.membership.elastic import Elastic, forget_locals
 from relaxcomm.engine.membership.next_generation import Resumed, Transition
 from relaxcomm.engine.membership.standings import Loaded, Standing
 from relaxcomm.engine.reporting.metering import Metering
+from relaxcomm.engine.saved_state import step_state
 from relaxcomm.engine.switching.algorithm_schedule import AlgorithmSchedule
 from relaxcomm.errors import CommunicationError, RankLostError
 from relaxcomm.network.generations import GivenUpError
@@ -77,7 +78,7 @@ class Reconfiguration:
         if newest < 0 or not self._newcomers.fit(newest, self._run.settings):
             return
         try:
-            late = next_generation.results_on_their_way(step)
+            late = step_state.export_late(step)
         except RankLostError as error:  # those who ask are admitted by those who are left
             forget_locals(error)
             late = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -69,21 +69,19 @@ class AlgorithmSchedule:
             "step_times": list(self._first_steps.step_times),
         }
 
-    def resume(self, saved: Mapping[str, Any]) -> None:
+    def resume(self, saved: EngineState) -> None:
         """Switch to what ran when that was saved, which was checked; it may be what runs now."""
-        phase, algorithm = saved["phase"], saved["algorithm"]
-        measured = None if saved["measured"] is None else Measured(**saved["measured"])
-        if repr(self._bound.algorithm) not in (algorithm, repr(self._first_of(phase))):
-            self._begin(phase, resumes=True)
-        elif phase != self._num_begun:
-            self._num_begun = phase
+        if repr(self._bound.algorithm) not in (saved.algorithm, repr(self._first_of(saved.phase))):
+            self._begin(saved.phase, resumes=True)
+        elif saved.phase != self._num_begun:
+            self._num_begun = saved.phase
             self.follow()
-        if measured is not None and repr(self._bound.algorithm) != algorithm:
-            self._choose(measured, resumes=True)
-        self._measured = measured
-        self._first_steps.resume(saved["step_times"])
+        if saved.measured is not None and repr(self._bound.algorithm) != saved.algorithm:
+            self._choose(saved.measured, resumes=True)
+        self._measured = saved.measured
+        self._first_steps.resume(saved.step_times)
         # With optimizers what is due there has failed, or it would have begun where that step ended.
-        self._failed_after = saved["statistics"]["steps"] if self._bound.replica.optimizers else -1
+        self._failed_after = saved.statistics.steps if self._bound.replica.optimizers else -1
 
     def begin_at(self, saved: EngineState) -> None:
         """Be where the ranks are that this one has joined."""
