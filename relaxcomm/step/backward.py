@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
+from relaxcomm.step import used_parameters
 from relaxcomm.step.agreements import Answer
 from relaxcomm.step.backward_errors import second_backward_error, taken_away_error
 from relaxcomm.step.bound import Bound
@@ -12,7 +13,7 @@ from relaxcomm.step.flight import Pipeline, land_all
 from relaxcomm.step.gradient_finiteness import GradientFiniteness
 from relaxcomm.step.gradient_transfers import GradientTransfers
 from relaxcomm.step.readiness import Readiness
-from relaxcomm.step.used_parameters import UsedParameters
+from relaxcomm.step.transfer import Transfer
 
 
 class Backward:
@@ -39,7 +40,6 @@ class Backward:
         self._readiness = Readiness([item.name for item in bound.replica.parameters])
         self._pipeline = Pipeline()
         self._finiteness = GradientFiniteness(bound)
-        self._used = UsedParameters(bound)
 
     def meets(self) -> bool:
         """Whether the ranks talk at the end of this step's backward, as of buckets after the first one."""
@@ -120,10 +120,15 @@ class Backward:
         self._is_open = False
         self.tick()
 
+    @property
+    def late(self) -> Iterator[Transfer]:
+        """The gradients on their way from step to step."""
+        return (late for bucket in self.buckets for late in bucket.late)
+
     def overtake(self) -> None:
-        """Other weights were loaded: what is on its way, which others wait for, comes as zeros."""
-        for bucket in self.buckets:
-            bucket.late.overtake()
+        """Other weights were loaded, for which no gradient has come back yet: what comes is zeros."""
+        for late in self.late:
+            late.is_overtaken = True
 
     def drain(self) -> bool:
         """Put the oldest late gradients into `.grad`; whether there were any.
@@ -151,7 +156,7 @@ class Backward:
         Args:
             is_loaded: whether they are of other weights than those that are saved with them.
         """
-        land_all(late.flight for bucket in self.buckets for late in bucket.late)
+        land_all(late.flight for late in self.late)
         return [late for bucket in self.buckets for late in bucket.late.export(is_loaded)]
 
     def restore(self, saved: Iterable[Sequence[Any]]) -> None:
@@ -245,6 +250,6 @@ class Backward:
 
     def _land(self) -> None:
         """Finish the flights and give a `.grad` to what some rank has used."""
-        self._used.ask(self.buckets)
+        asked = used_parameters.ask(self._bound, self.buckets)
         self._pipeline.finish()
-        self._used.expose(self.buckets)
+        used_parameters.expose(self._bound, self.buckets, asked)

@@ -22,17 +22,17 @@ class Drift:
 
     Args:
         bound: the algorithm on a model.
-        guard: how often, and what is done; None for never.
+        guard: how often, and what is done.
     """
 
-    def __init__(self, bound: Bound, guard: DriftGuard | None) -> None:
+    def __init__(self, bound: Bound, guard: DriftGuard) -> None:
         self._bound, self._guard = bound, guard
         self._next: dict[str, int] = {}  # by parameter, the first step after which it is compared again
-        self._earliest = guard.every_steps if guard else 0
+        self._earliest = guard.every_steps
 
     def is_due(self) -> bool:
         """Whether it is time to compare anything, as soon as it should be equal."""
-        return self._guard is not None and self._bound.clock.step + 1 >= self._earliest
+        return self._bound.clock.step + 1 >= self._earliest
 
     def check(self, equal: Sequence[Bucket]) -> None:
         """Compare what is due; at the same place on all ranks.
@@ -45,7 +45,6 @@ class Drift:
         step, due = self._bound.clock.step, self._due({name for bucket in equal for name in bucket.names})
         if not due:
             return
-        assert self._guard is not None, "it is due only with a guard"
         differing = self._differing(due)
         if not differing:
             replicas.check(self._bound, due)  # gradients in full precision are not looked at for NaN
@@ -69,7 +68,6 @@ class Drift:
 
     def _due(self, equal: Collection[str]) -> list[Item]:
         """The parameters that are compared now, which come next after a while."""
-        assert self._guard is not None, "it is due only with a guard"
         every, done = self._guard.every_steps, self._bound.clock.step + 1
         parameters = self._bound.replica.parameters
         due = [one for one in parameters if one.name in equal and self._next.get(one.name, every) <= done]

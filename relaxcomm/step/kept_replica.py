@@ -11,6 +11,7 @@ from relaxcomm.replica.buffers import moved_by_forwards
 from relaxcomm.replica.named_parameters import named_buffers
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.bound import Bound
+from relaxcomm.step.model_means import gathered
 
 
 @contextmanager
@@ -28,16 +29,11 @@ def kept(bound: Bound) -> Iterator[Kept]:
 
 
 class Kept:
-    """A copy of what an average replaces, as this rank has it.
-
-    Args:
-        replica: whose.
-    """
+    """A copy of what an average replaces, as this rank has it."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
-        buckets = replica.pack(replica.parameters)
-        self._parameters = [(bucket, bucket.gather(bucket.empty())) for bucket in buckets]
+        self._parameters = list(gathered(replica.pack(replica.parameters)))
         self._buffers = _buffers(replica)
         self._shown: dict[str, Tensor] = {}  # of the average, what others may write into
 

@@ -16,13 +16,7 @@ from relaxcomm.tensors.buckets import Bucket
 
 
 class LateGradients:
-    """Holds gradients that are on their way from step to step, with what each step has used.
-
-    Args:
-        bucket: of parameters.
-        buffer: of their gradients.
-        bound: the algorithm on a model.
-    """
+    """Holds gradients that are on their way from step to step, with what each step has used."""
 
     def __init__(self, bucket: Bucket, buffer: GradientBuffer | GradientInPlace, bound: Bound) -> None:
         self._bucket, self._buffer, self._bound = bucket, buffer, bound
@@ -81,11 +75,6 @@ class LateGradients:
         for late in self._flying:
             if late.used is None and not late.task.carries_flags:
                 late.used = used
-
-    def overtake(self) -> None:
-        """Other weights were loaded, for which no gradient has come back yet: what comes is zeros."""
-        for late in self._flying:
-            late.is_overtaken = True
 
     def forget_sent_now(self) -> None:
         """Let go of what was sent in this step."""

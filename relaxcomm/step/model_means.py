@@ -130,13 +130,12 @@ def finite(
 
 def spoilt_in(buckets: Iterable[Bucket], kind: str = "") -> list[str]:
     """What of this rank's own holds NaN or infinity."""
-    flats = ((bucket, bucket.gather(bucket.empty())) for bucket in buckets)  # one after the other
-    return [name for bucket, flat in flats for name in spoilt(bucket, flat, kind)]
+    return [name for bucket, flat in gathered(buckets) for name in spoilt(bucket, flat, kind)]
 
 
-def gathered(buckets: Iterable[Bucket]) -> list[tuple[Bucket, Tensor]]:
-    """Buckets, each with a copy of what it holds."""
-    return [(bucket, bucket.gather(bucket.empty())) for bucket in buckets]
+def gathered(buckets: Iterable[Bucket]) -> Iterator[tuple[Bucket, Tensor]]:
+    """Buckets, each with a copy of what it holds, which is made when it is asked for."""
+    return ((bucket, bucket.gather(bucket.empty())) for bucket in buckets)
 
 
 def share_buffers(bound: Bound, buckets: Iterable[Bucket]) -> None:
@@ -177,8 +176,7 @@ def _put_in(bound: Bound, buckets: Iterable[Bucket], purpose: str) -> Iterator[t
         for bucket, rest in (() if bound.replica.loaded.changed() else bound.state.rests(bound.plan))
         for name, view in zip(bucket.names, bucket.views(rest), strict=True)
     }
-    for bucket in buckets:
-        flat = bucket.gather(bucket.empty())
+    for bucket, flat in gathered(buckets):
         if bound.replica.buffers.hold(bucket):
             flat = _of_replica(bound, bucket, flat, purpose)
         for name, view in zip(bucket.names, bucket.views(flat), strict=True) if rests else ():

@@ -79,7 +79,7 @@ def _equalise_optimizers(bound: Bound, names: Collection[str], copied: set[str],
     weights = optimizer_states.make_alike(replica, world, set(names) - copied)
     buckets = replica.pack(optimizer_states.moments(replica, set(names) - copied))
     if not _are_equal(bound, buckets):
-        flats = gathered(buckets)
+        flats = list(gathered(buckets))
         for bucket, flat in flats:
             for name, view in zip(bucket.names, bucket.views(flat), strict=True):
                 view.mul_(weights[name])
@@ -99,7 +99,7 @@ def check(bound: Bound, parameters: Sequence[Item]) -> None:
 
 def _are_equal(bound: Bound, buckets: Sequence[Bucket], *, not_finite: bool = False) -> bool:
     """Whether all ranks hold the same in these, bit for bit, or the same of what is not finite."""
-    flats = (bucket.gather(bucket.empty()) for bucket in buckets)
-    mine = digest(flat.where(~flat.isfinite(), 0) if not_finite else flat for flat in flats)
+    flats = gathered(buckets)
+    mine = digest(flat.where(~flat.isfinite(), 0) if not_finite else flat for _, flat in flats)
     differ = len(set(bound.world.gather(mine, "the average of replicas"))) > 1
     return not bound.world.is_any_shard(differ, Label(bound.common_step, "the average of replicas"))

@@ -34,7 +34,7 @@ class Step:
         self.backward = Backward(bound, debug=debug)
         self.parameters = ParameterExchange(bound)
         self.inputs = UnevenInputs(bound, self.backward, self.parameters)
-        self._drift, self._bases = Drift(bound, guard), Bases(bound)
+        self._drift, self._bases = None if guard is None else Drift(bound, guard), Bases(bound)
         self._report = report
         self._exchanged = False
         self._ran: frozenset[int] = frozenset()  # rules on parameters, in this step
@@ -109,7 +109,7 @@ class Step:
         if fired:
             self.inputs.take_part(lambda: True)
             self.exchange_parameters(fired)
-        if self._drift.is_due():
+        if self._drift is not None and self._drift.is_due():
             self._drift.check(self.bound.plan.equal_after(fired))
         self.tick()
 

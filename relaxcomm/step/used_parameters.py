@@ -17,50 +17,46 @@ _USED, _SENT = "used parameters", "parameters with a residual"
 _TRAINED = 2.0**-12  # what a rank that trains one adds to the number of those that use it: exact for 4095
 
 
-class UsedParameters:
-    """Gives a `.grad` to parameters that another rank has used, and to those for which residuals have come.
+def ask(bound: Bound, buckets: Sequence[GradientTransfers]) -> Answer | None:
+    """Ask which parameters any rank has used or trains, unless messages say it; it goes beside them."""
+    if all(bucket.firing.carries_flags and not bucket.awaits_first for bucket in buckets):
+        return None
+    flags = torch.cat([one.used_here() + _TRAINED * one.trained for one in buckets])
+    # On a GPU only who lacks a gradient waits for it.
+    asked = bound.agreements.ask_where_it_lies(_USED, flags, bound.clock.step)
+    bound.agreements.send(bound.clock.step)
+    return asked
+
+
+def expose(bound: Bound, buckets: Sequence[GradientTransfers], asked: Answer | None) -> None:
+    """The results are there: give a `.grad` to what some rank has used, zeros to what all have frozen.
 
     Args:
         bound: the algorithm on a model.
+        buckets: with their results.
+        asked: what `ask` has asked.
     """
+    used: Sequence[Tensor] = [bucket.buffer.flags for bucket in buckets]
+    if asked is not None:
+        answers = torch.split(asked.read(), [len(bucket.bucket.items) for bucket in buckets])
+        used = [answer.floor() for answer in answers]
+        for bucket, flags, answer in zip(buckets, used, answers, strict=True):
+            bucket.late.note_used(flags)
+            bucket.settle_frozen(answer.frac())
+    _expose(buckets, used)
+    _expose_residuals(bound, buckets)
 
-    def __init__(self, bound: Bound) -> None:
-        self._bound = bound
-        self._asked: Answer | None = None
 
-    def ask(self, buckets: Sequence[GradientTransfers]) -> None:
-        """Ask which parameters any rank has used or trains, unless messages say it; it goes beside them."""
-        self._asked = None
-        if all(bucket.firing.carries_flags and not bucket.awaits_first for bucket in buckets):
-            return
-        flags = torch.cat([one.used_here() + _TRAINED * one.trained for one in buckets])
-        # On a GPU only who lacks a gradient waits for it.
-        self._asked = self._bound.agreements.ask_where_it_lies(_USED, flags, self._bound.clock.step)
-        self._bound.agreements.send(self._bound.clock.step)
-
-    def expose(self, buckets: Sequence[GradientTransfers]) -> None:
-        """The results are there: give a `.grad` to what some rank has used, zeros to what all have frozen."""
-        used: Sequence[Tensor] = [bucket.buffer.flags for bucket in buckets]
-        if self._asked is not None:
-            answers = torch.split(self._asked.read(), [len(bucket.bucket.items) for bucket in buckets])
-            used = [answer.floor() for answer in answers]
-            for bucket, flags, answer in zip(buckets, used, answers, strict=True):
-                bucket.late.note_used(flags)
-                bucket.settle_frozen(answer.frac())
-        _expose(buckets, used)
-        self._expose_residuals(buckets)
-
-    def _expose_residuals(self, buckets: Sequence[GradientTransfers]) -> None:
-        """The same for what nobody has used, where a residual was sent, as no later message has it."""
-        world = self._bound.world
-        # A residual may lie in one shard alone, and shards are stepped together.
-        is_sharded = world.is_sharded
-        sending = [one for one in buckets if (is_sharded or one.buffer.unused) and one.sends_residuals]
-        if not sending:
-            return
-        sent = torch.cat([bucket.buffer.nonzero_flags() for bucket in sending])
-        sent = world.over_shards(sent, Label(self._bound.clock.step, _SENT), "max")
-        _expose(sending, torch.split(sent, [len(bucket.bucket.items) for bucket in sending]))
+def _expose_residuals(bound: Bound, buckets: Sequence[GradientTransfers]) -> None:
+    """The same for what nobody has used, where a residual was sent, as no later message has it."""
+    # A residual may lie in one shard alone, and shards are stepped together.
+    is_sharded = bound.world.is_sharded
+    sending = [one for one in buckets if (is_sharded or one.buffer.unused) and one.sends_residuals]
+    if not sending:
+        return
+    sent = torch.cat([bucket.buffer.nonzero_flags() for bucket in sending])
+    sent = bound.world.over_shards(sent, Label(bound.clock.step, _SENT), "max")
+    _expose(sending, torch.split(sent, [len(bucket.bucket.items) for bucket in sending]))
 
 
 def _expose(buckets: Sequence[GradientTransfers], used: Sequence[Tensor]) -> None:

@@ -123,7 +123,7 @@ def test_none_elsewhere(name, streams, options):
 PENDING = "relaxcomm.network.pending_works:StreamPending.wait"
 NEIGHBORS = "relaxcomm.network.process_groups:Groups._exchange_with_neighbors"
 STAGED = "relaxcomm.network.streams:Streams.to_host"
-USED = "relaxcomm.step.used_parameters:UsedParameters.ask"
+USED = "relaxcomm.step.used_parameters:ask"
 LATE = "relaxcomm.step.late_gradients:LateGradients.send"
 
 

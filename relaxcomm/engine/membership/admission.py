@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from relaxcomm.carry.slots import is_of_part, policies
 from relaxcomm.config import Config
 from relaxcomm.engine.membership.parcels import encoded, pass_on
-from relaxcomm.engine.membership.survival import tasks_of
+from relaxcomm.engine.membership.survival import tasks_of, wholes
 from relaxcomm.errors import RankLostError, RelaxcommError
 from relaxcomm.network.byte_counters import RECOVERY
 from relaxcomm.network.generations import Generations
@@ -135,8 +134,6 @@ def restore_replica(replica: Replica, saved: Mapping[str, Any]) -> None:
 def restore_slots(bound: Bound, slots: Mapping[tuple[int, int], Mapping[str, Any]]) -> None:
     """Take over what all ranks have in common; a residual is another rank's, and this one has none yet."""
     for task in tasks_of(bound):
-        state = bound.state.slots[task.key]
-        for role, saved in slots[task.key].items():
-            known = policies(task, role)
-            names = [name for name in saved if not is_of_part(task, role, name)]
-            state[role].restore({name: saved[name] for name in names if known[name] in ("equal", "mean")})
+        for role, kept, known in wholes(bound, task):
+            names = [name for name, how in known.items() if how in ("equal", "mean")]
+            kept.restore({name: slots[task.key][role][name] for name in names})

@@ -15,10 +15,11 @@ from relaxcomm.engine.membership.parcels import receive_shared
 from relaxcomm.network.byte_counters import RECOVERY
 from relaxcomm.network.operations import AllReduce, Label
 from relaxcomm.replica import sent_model, sent_optimizers
-from relaxcomm.roles.carried import share_of
+from relaxcomm.roles.carried import Carried, share_of
 from relaxcomm.step import replicas
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.kept_slots import Slots
+from relaxcomm.step.model_means import gathered
 from relaxcomm.step.plan import Task
 from relaxcomm.step.world import World
 from relaxcomm.tensors.digest import digest
@@ -123,15 +124,20 @@ def tasks_of(bound: Bound) -> Iterator[Task]:
             yield task
 
 
+def wholes(bound: Bound, task: Task) -> Iterator[tuple[str, Slots, dict[str, Carried | None]]]:
+    """The slots of a task by role, and what becomes of those that each rank has as a whole."""
+    for role, slots in bound.state.slots[task.key].items():
+        known = policies(task, role)
+        yield role, slots, {name: known.get(name) for name in slots if not is_of_part(task, role, name)}
+
+
 def _take_along(old: Bound, new: Bound) -> None:
     """Keep the slots that each rank has as a whole."""
     for task in tasks_of(new):
         state, before = new.state.slots[task.key], old.state.slots[task.key]
-        for role, slots in state.items():
-            known = policies(task, role)
-            for name in (one for one in slots if not is_of_part(task, role, one)):
-                kept, how = before[role][name], known.get(name)
-                slots[name] = grown(kept, how, before=old.world.size, now=new.world.size)
+        for role, slots, known in wholes(new, task):
+            for name, how in known.items():
+                slots[name] = grown(before[role][name], how, before=old.world.size, now=new.world.size)
         state.commit(True)
         new.state.rounds[task.key] = old.state.rounds[task.key]
 
@@ -139,8 +145,7 @@ def _take_along(old: Bound, new: Bound) -> None:
 def _shared(bound: Bound) -> Iterator[Tensor]:
     """What should be the same on all ranks."""
     if not bound.algorithm.lets_replicas_differ:
-        for bucket in bound.replica.pack(bound.replica.parameters):
-            yield bucket.gather(bucket.empty())
+        yield from (flat for _, flat in gathered(bound.replica.pack(bound.replica.parameters)))
     for slots, names in shared_slots(bound):
         yield from (slots[name] for name in names)
     values, rounds = bound.controllers.export(), sorted(bound.state.rounds.items())
@@ -151,11 +156,6 @@ def _shared(bound: Bound) -> Iterator[Tensor]:
 def shared_slots(bound: Bound) -> Iterator[tuple[Slots, list[str]]]:
     """What rules keep equal on all ranks, where these see the same results."""
     for task in tasks_of(bound):
-        if not task.rule.exchange.facts.same_result:
-            continue
-        state = bound.state.slots[task.key]
-        for role in ("outer", "payload", "compressor"):
-            if role in state:  # services may keep the outer's
-                known = policies(task, role)
-                wholes = [name for name in sorted(state[role]) if not is_of_part(task, role, name)]
-                yield state[role], [name for name in wholes if known.get(name) == "equal"]
+        if task.rule.exchange.facts.same_result:
+            for _, slots, known in wholes(bound, task):
+                yield slots, sorted(name for name, how in known.items() if how == "equal")

@@ -95,8 +95,8 @@ def come_to_rest(step: Step) -> None:
 def give_way(step: Step, algorithm: Algorithm) -> Bound:
     """The algorithm of a saved run on its model, which nothing moves that was on its way before."""
     bound = step.bound
-    land_all(late.flight for bucket in step.backward.buckets for late in bucket.late)
-    land_all(transfer.flight for transfer in step.parameters.late)
+    land_all(late.flight for late in step.backward.late)
+    land_all(late.flight for late in step.parameters.late)
     bound.world.transport.leave()
     step.backward.release()
     return Bound(algorithm, bound.replica, bound.world, bound.norms)
