@@ -111,8 +111,8 @@ class GradientScale:
 
 def _is_scaled(scaler: GradScaler, optimizer: Optimizer) -> bool:
     """Whether an optimizer's gradients are multiplied by the scale now, in a step that uses the scaler."""
-    state = scaler._per_optimizer_states[id(optimizer)]
-    return scaler.is_enabled() and state["stage"] is OptState.READY
+    note = note_of(scaler, optimizer)
+    return note is not None and note["stage"] is OptState.READY
 
 
 def _stepping() -> GradScaler | None:

@@ -43,16 +43,9 @@ def sharing_errors(transport: Transport, event: str, step: int | None = None) ->
         yield told
     except Exception as error:
         problem = error
-    told.everyone = _share(transport, problem, told.mine, event, step)
-
-
-def _share(
-    transport: Transport, problem: Exception | None, mine: Any, event: str, step: int | None
-) -> list[Any]:
-    """What each process gives, unless one has a problem."""
     is_own = isinstance(problem, RelaxcommError)
-    told = None if problem is None else (type(problem).__name__, str(problem) if is_own else repr(problem))
-    reports = transport.gather_all((told, mine), event, step)
+    what = None if problem is None else (type(problem).__name__, str(problem) if is_own else repr(problem))
+    reports = transport.gather_all((what, told.mine), event, step)
     problems = {rank: report[0] for rank, report in enumerate(reports) if report[0] is not None}
     if problem is not None and not is_own:
         raise problem
@@ -63,7 +56,7 @@ def _share(
         lines = "\n".join(f"rank {rank}: {text}" for rank, (_, text) in problems.items())
         kind: type[RelaxcommError] = getattr(errors, kinds[0][0], CommunicationError)
         raise kind(lines) from None
-    return [value for _, value in reports]
+    told.everyone = [value for _, value in reports]
 
 
 def compare(
