@@ -33,9 +33,6 @@ class AveragedBuffers:
 
     Which they are is decided at attach, the same on all ranks; they are looked up afresh each time, since
     `.to()` replaces them.
-
-    Args:
-        model: whose.
     """
 
     def __init__(self, model: nn.Module) -> None:

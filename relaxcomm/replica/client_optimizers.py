@@ -15,12 +15,7 @@ from relaxcomm.tensors.items import Item
 
 
 class ClientOptimizers:
-    """Each client's own states of the optimizers.
-
-    Args:
-        parameters: that are trained.
-        optimizers: of them.
-    """
+    """Each client's own states of the optimizers."""
 
     def __init__(self, parameters: Sequence[Item], optimizers: Sequence[Optimizer]) -> None:
         self._parameters, self._optimizers = parameters, optimizers

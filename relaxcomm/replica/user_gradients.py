@@ -40,11 +40,7 @@ def zero_or_none(item: Item) -> None:
 
 
 class HiddenGradients:
-    """Has no gradient where an optimizer is to do nothing, alike on ranks whose loops hold some and others.
-
-    Args:
-        parameters: whose gradients.
-    """
+    """Has no gradient where an optimizer is to do nothing, alike on ranks whose loops hold some or none."""
 
     def __init__(self, parameters: Sequence[Item]) -> None:
         self._parameters = [item.parameter for item in parameters]
@@ -65,11 +61,7 @@ class HiddenGradients:
 
 
 class UserGradients:
-    """Has results of a backward end in tensors of the user's, where the next backward adds to them.
-
-    Args:
-        parameters: whose gradients.
-    """
+    """Has results of a backward end in tensors of the user's, where the next backward adds to them."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._parameters = parameters

@@ -45,11 +45,7 @@ class Answer:
 
 
 class Agreements:
-    """Packs what the ranks must agree on into one message: every rank asks the same in the same order.
-
-    Args:
-        world: the ranks.
-    """
+    """Packs what the ranks must agree on into one message: every rank asks the same in the same order."""
 
     def __init__(self, world: World) -> None:
         self._world = world

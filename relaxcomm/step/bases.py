@@ -15,9 +15,6 @@ class Bases:
 
     What their payloads keep is made when the run begins. By the time they are active, movement since then
     would be all that was trained, and to move by it once more would undo or overdo it.
-
-    Args:
-        bound: the algorithm on a model.
     """
 
     def __init__(self, bound: Bound) -> None:

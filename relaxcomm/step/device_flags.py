@@ -53,10 +53,6 @@ class DeviceFlags:
     """Flags of exchanges on a GPU, on their way to the host.
 
     All ranks have the same flags and read them in the same step, so that an error is one on all of them.
-
-    Args:
-        world: the ranks.
-        replica: what is exchanged.
     """
 
     def __init__(self, world: World, replica: Replica) -> None:

@@ -20,11 +20,7 @@ Buckets: TypeAlias = Sequence[GradientTransfers]
 
 
 class GradientFiniteness:
-    """Looks at the results of buckets, and keeps state or drops it, everywhere alike.
-
-    Args:
-        bound: the algorithm on a model.
-    """
+    """Looks at the results of buckets, and keeps state or drops it, everywhere alike."""
 
     def __init__(self, bound: Bound) -> None:
         self._bound = bound

@@ -13,11 +13,7 @@ from relaxcomm.step.transfer import Transfer
 
 
 class LateParameters:
-    """Holds what is on its way from step to step, and applies it when it is due or has come.
-
-    Args:
-        bound: the algorithm on a model.
-    """
+    """Holds what is on its way from step to step, and applies it when it is due or has come."""
 
     def __init__(self, bound: Bound) -> None:
         self._bound = bound

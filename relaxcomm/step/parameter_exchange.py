@@ -18,11 +18,7 @@ REQUESTED_BYTES = 64 << 20  # of parameters on their way to services at a time
 
 
 class ParameterExchange:
-    """Runs step rules in declared order; each reads what the one before wrote.
-
-    Args:
-        bound: the algorithm on a model.
-    """
+    """Runs step rules in declared order; each reads what the one before wrote."""
 
     def __init__(self, bound: Bound) -> None:
         self._bound = bound

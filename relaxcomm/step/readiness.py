@@ -17,9 +17,6 @@ class Readiness:
     than once under reentrant checkpointing.
 
     A backward mostly is like the one before it. While its arrivals are, nothing is counted, but compared.
-
-    Args:
-        names: of the parameters.
     """
 
     def __init__(self, names: Sequence[str]) -> None:

@@ -59,11 +59,7 @@ class RuleState(dict[str, Slots]):
 
 
 class State:
-    """What all rules keep: slots, how often each has exchanged, and the services that answer for it.
-
-    Args:
-        world: the ranks.
-    """
+    """What all rules keep: slots, how often each has exchanged, and the services that answer for it."""
 
     def __init__(self, world: World) -> None:
         self._world = world

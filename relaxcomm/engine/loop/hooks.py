@@ -168,11 +168,7 @@ class Hooks:
 
 
 class Hook:
-    """A callback that copies and pickles of a model do not take with them: there it does nothing.
-
-    Args:
-        callback: what is called.
-    """
+    """A callback that copies and pickles of a model do not take with them: there it does nothing."""
 
     def __init__(self, callback: Callable[..., None]) -> None:
         self._callback = uncompiled(callback)

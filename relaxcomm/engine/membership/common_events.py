@@ -31,9 +31,6 @@ class CommonEvents:
 
     All meet at the end: who has met them has ended it, and all others then have its result, too. So nobody
     does it once more alone.
-
-    Args:
-        run: whose ranks do it.
     """
 
     def __init__(self, run: Run) -> None:

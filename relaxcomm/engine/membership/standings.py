@@ -60,11 +60,7 @@ class Standing:
 
 @dataclass(frozen=True)
 class Standings:
-    """Where all ranks stand.
-
-    Args:
-        by_rank: of each.
-    """
+    """Where all ranks stand."""
 
     by_rank: Sequence[Standing]
 

@@ -21,11 +21,7 @@ _NORMAL = 1.4826  # median deviations in a standard deviation
 
 
 class FirstSteps:
-    """Times the first steps of an algorithm that has a planner.
-
-    Args:
-        bound: the algorithm on a model.
-    """
+    """Times the first steps of an algorithm that has a planner."""
 
     def __init__(self, bound: Bound) -> None:
         self._bound, self._world = bound, bound.world
