@@ -84,11 +84,7 @@ class Backward:
         return self._large.keys() | self._readiness.closing
 
     def end(self, *, abstains: bool = False) -> None:
-        """Exchange what is left, decide together, make `.grad` final.
-
-        Args:
-            abstains: whether this rank has no gradients of its own.
-        """
+        """Exchange what is left, decide together, make `.grad` final; who abstains has no gradients."""
         step = self._clock.step
         if self._is_open:
             self._flush()
@@ -135,11 +131,12 @@ class Backward:
 
         Raises: NonFiniteError on all ranks if they are not finite; with a scaler they are left out.
         """
-        if any(bucket.late for bucket in self.buckets):
-            self._bound.replica.clear_gradients()  # what is not late was applied before
-        land_all(bucket.late.oldest().flight for bucket in self.buckets if bucket.late)
-        drained = [bucket for bucket in self.buckets if bucket.drain()]
+        drained = [bucket for bucket in self.buckets if bucket.late]
         if drained:
+            self._bound.replica.clear_gradients()  # what is not late was applied before
+            land_all(bucket.late.oldest().flight for bucket in drained)
+            for bucket in drained:
+                bucket.drain()
             self._finiteness.check_late(self.buckets, drained)
         return bool(drained)
 
@@ -151,11 +148,7 @@ class Backward:
             self.buckets, self._large = [], {}
 
     def export(self, is_loaded: bool) -> list[list[object]]:
-        """Late gradients as a checkpoint keeps them; waits for them.
-
-        Args:
-            is_loaded: whether they are of other weights than those that are saved with them.
-        """
+        """Late gradients as a checkpoint keeps them, maybe beside loaded weights; waits for them."""
         land_all(late.flight for late in self.late)
         return [late for bucket in self.buckets for late in bucket.late.export(is_loaded)]
 

@@ -141,17 +141,14 @@ class GradientTransfers:
         """Whether zeros take the gradient's place, so that nothing that is due says who has used what."""
         return self.firing.sends_late and not self.late.due()
 
-    def drain(self) -> bool:
-        """Put the oldest late gradient into `.grad`; whether there was one."""
-        if not self.late:
-            return False
+    def drain(self) -> None:
+        """Put the oldest late gradient into `.grad`."""
         late = self.late.oldest()
         self.not_finite = list(late.not_finite)
         self.buffer.expect_all()
         # What any rank used when it was sent gets a `.grad`, frozen meanwhile or not: so do all ranks alike.
         self.buffer.unused = list(range(len(self.bucket.items)))
         self.buffer.main.copy_(self.late.land(late, replaces_own=self.firing.sends_late))
-        return True
 
     @property
     def sends_residuals(self) -> bool:

@@ -80,11 +80,7 @@ class LateParameters:
         }
 
     def export(self, is_loaded: bool) -> list[list[Any]]:
-        """As a checkpoint keeps them; waits for them.
-
-        Args:
-            is_loaded: whether they are of other weights than those that are saved with them.
-        """
+        """As a checkpoint keeps them, maybe beside loaded weights, which they are not of; waits for them."""
         land_all(transfer.flight for transfer in self)
         return [_exported(transfer, is_loaded) for transfer in self]
 
