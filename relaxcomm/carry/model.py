@@ -14,7 +14,7 @@ from relaxcomm.carry.means import mean
 from relaxcomm.carry.old import Old, served_model
 from relaxcomm.errors import ConfigError
 from relaxcomm.replica.replica import Replica
-from relaxcomm.step.optimizer_states import Held, have_means
+from relaxcomm.step.held_states import Held, have_means
 from relaxcomm.tensors.finiteness import is_finite
 
 

@@ -32,7 +32,7 @@ from relaxcomm.network import InProcessGroup, TorchTransport, Transport, elastic
 from relaxcomm.replica.named_parameters import named_parameters, trainable
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.sharding import place_shards
-from relaxcomm.step import broadcasts, optimizer_states
+from relaxcomm.step import broadcasts, held_states
 from relaxcomm.system.environment import address_to_join
 from relaxcomm.system.mpi import unread_processes
 from relaxcomm.system.slurm import unused_tasks
@@ -136,7 +136,7 @@ def _agree(transport: Transport, given: Given) -> dict[str, str]:
         if settings.membership.elastic:
             check_elastic(transport)
         is_equal = not settings.algorithm.lets_replicas_differ
-        moments = optimizer_states.fingerprint(given.optimizers, named) if is_equal else None
+        moments = held_states.fingerprint(given.optimizers, named) if is_equal else None
         told.mine = digest(facts), gpu, moments
     digests, gpus, all_moments = zip(*told.everyone, strict=True)
     if len(set(digests)) > 1:

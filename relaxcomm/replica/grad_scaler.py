@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from relaxcomm.errors import UsageError
 from relaxcomm.kernels.device_numbers import device_numbers
-from relaxcomm.replica.named_parameters import param_groups
+from relaxcomm.replica.named_parameters import parameters_of
 from relaxcomm.replica.nested_steps import callers_in
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
@@ -96,7 +96,7 @@ class GradientScale:
         if self._scaler is None or self.tensor is None:
             return None
         scaled = [one for one in self._optimizers if _is_scaled(self._scaler, one)]
-        held = {id(p) for group in param_groups(scaled) for p in group["params"]}
+        held = {id(p) for one in scaled for p in parameters_of(one)}
         left = tuple(id(item.parameter) in held for item in bucket.items)
         if not any(left):
             return None

@@ -45,9 +45,14 @@ def param_groups(optimizers: Iterable[Optimizer]) -> list[dict[str, Any]]:
     return [group for optimizer in optimizers for group in optimizer.param_groups]
 
 
+def parameters_of(optimizer: Optimizer) -> list[Tensor]:
+    """What an optimizer steps, group after group."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def check_stepped_once(named: Named, optimizers: Sequence[Optimizer]) -> None:
     """Raise CompositionError for a parameter that several optimizers step."""
-    times = Counter(id(p) for group in param_groups(optimizers) for p in group["params"])
+    times = Counter(id(p) for one in optimizers for p in parameters_of(one))
     for name, p in named:
         if times[id(p)] > 1:
             raise CompositionError(

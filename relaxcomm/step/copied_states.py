@@ -14,7 +14,8 @@ from torch import Tensor
 from relaxcomm.errors import ConfigWarning
 from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.sharding import PARAM_NAMES, moment_like
-from relaxcomm.step.optimizer_states import is_plain, states_of
+from relaxcomm.step.held_states import is_plain
+from relaxcomm.step.optimizer_states import states_of
 from relaxcomm.step.world import World
 from relaxcomm.tensors.items import Item, local
 from relaxcomm.tensors.memory_order import Strides, dense_strides

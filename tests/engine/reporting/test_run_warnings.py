@@ -17,7 +17,7 @@ from relaxcomm.config import load
 from relaxcomm.engine.reporting.run_warnings import warn_of_short_run
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.primitives import all_reduce, every, parameters, relative_gradient_change
-from relaxcomm.step.optimizer_states import fingerprint
+from relaxcomm.step.held_states import fingerprint
 from relaxcomm.training.results import Point, RankRecord, merge
 from tests.engine.harness import in_process, on_gloo, train
 from tests.models import CASES, make_optimizer
