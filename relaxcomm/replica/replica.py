@@ -10,16 +10,16 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.optim import Optimizer
 
+from relaxcomm.errors import UsageError
 from relaxcomm.replica import sent_model
 from relaxcomm.replica.buffers import AveragedBuffers
 from relaxcomm.replica.client_optimizers import ClientOptimizers
 from relaxcomm.replica.grad_scaler import GradientScale
 from relaxcomm.replica.held_mean import HeldMean
 from relaxcomm.replica.loaded_weights import LoadedWeights
-from relaxcomm.replica.named_parameters import param_groups
+from relaxcomm.replica.named_parameters import param_groups, parameters_of
 from relaxcomm.replica.sharding import is_sharded_model, like, reshard
 from relaxcomm.replica.trained_parameters import TrainedParameters
-from relaxcomm.replica.untrained import check_untrained
 from relaxcomm.replica.user_gradients import HiddenGradients
 from relaxcomm.tensors.bucket_building import build_buckets
 from relaxcomm.tensors.buckets import Bucket
@@ -129,8 +129,31 @@ class Replica:
             values = (kept[slot] for slot in slots if isinstance(kept.get(slot), Tensor))
             found.append(next((local(value).detach() for value in values), None))
         missing = [item for item, value in zip(bucket.items, found, strict=True) if value is None]
-        check_untrained(missing, slots, self.optimizers, self.scaler)
+        if trained := [item for item in missing if item.grad is not None]:
+            self._check_untrained(trained, slots)
         return found
+
+    def _check_untrained(self, items: Iterable[Item], slots: Sequence[str]) -> None:
+        """Refuse a parameter that was stepped, though its optimizer keeps nothing that is wanted of it.
+
+        One whose optimizer keeps nothing of it at all may have a gradient that a GradScaler has skipped.
+        """
+        holders = {id(p): one for one in self.optimizers for p in parameters_of(one)}
+        may_skip, wanted = self.scaler is not None and self.scaler.is_enabled(), " or ".join(map(repr, slots))
+        for item in items:
+            holder = holders.get(id(item.parameter))
+            if holder is None:
+                raise UsageError(
+                    f"no optimizer holds {item.name}, which has a gradient, and {wanted} is exchanged of "
+                    "each parameter that is trained; give it to an optimizer, or freeze it"
+                )
+            kept = holder.state.get(item.parameter)
+            if kept or not may_skip:
+                names = ", ".join(map(repr, kept)) if kept else "nothing"
+                raise UsageError(
+                    f"{type(holder).__name__} keeps no {wanted} of {item.name}, which is exchanged; it keeps "
+                    f"{names}: exchange a state that it has, or use an optimizer that keeps this one"
+                )
 
     def has_gradients(self, optimizer: Optimizer | None = None) -> bool:
         """Whether any `.grad` holds another number than zero; the host waits for those that are there.
@@ -138,7 +161,7 @@ class Replica:
         Args:
             optimizer: to whose parameters to look; by default to all.
         """
-        own = {id(p) for group in optimizer.param_groups for p in group["params"]} if optimizer else None
+        own = {id(p) for p in parameters_of(optimizer)} if optimizer else None
         mine = [item.grad for item in self.parameters if own is None or id(item.parameter) in own]
         return any(grad is not None and bool(grad.any()) for grad in mine)
 

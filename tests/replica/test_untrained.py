@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from relaxcomm import UsageError
-from relaxcomm.replica.untrained import check_untrained
-from relaxcomm.tensors.items import Item
+from relaxcomm.replica.replica import Replica
 
 
 def parameter(*, has_gradient: bool = True) -> torch.nn.Parameter:
@@ -21,7 +20,8 @@ def check(held: list[torch.nn.Parameter], asked: torch.nn.Parameter, *, steps: i
     for _ in range(steps):
         optimizer.step()
     scaler = torch.amp.GradScaler("cpu", enabled=scaled)
-    check_untrained([Item("a", asked)], ["row_var"], [optimizer], scaler)
+    replica = Replica(torch.nn.ParameterDict({"a": asked}), [optimizer], scaler, 256)
+    assert replica.optimizer_state(*replica.pack(replica.parameters), ["row_var"]) == [None]
 
 
 def test_what_a_scaler_has_skipped_or_nobody_has_used_is_not_trained_yet():
