@@ -92,8 +92,34 @@ class Closable(Readable):
             with self._session.replica.loaded.ending():
                 end_of_run.finish(self._session, average=average)
         except BaseException as error:
-            self._fail(error)
+            self.fail(error)
             raise
+
+    def fail(self, error: BaseException) -> None:
+        """End it since an error has ended the training loop: peers learn of it at once, and wait for nobody.
+
+        A `with` block does so where it raises; this is for loops that have none. Model and optimizer are then
+        as before attach; once the engine is closed nothing happens.
+
+        Args:
+            error: that the peers are told.
+
+        Example:
+            >>> import torch
+            >>> from relaxcomm import attach
+            >>> engine = attach(torch.nn.Linear(2, 1), None, "bsp")
+            >>> try:
+            ...     raise OSError("the disk is full")
+            ... except OSError as error:
+            ...     engine.fail(error)
+            >>> engine.closed
+            True
+        """
+        if self._closed or sys.is_finalizing():  # torch would abort then
+            return
+        self._closed = True
+        self._session.detach()
+        self._release(f"failed: {worded(error)}")
 
     def __enter__(self) -> Self:
         return self
@@ -108,13 +134,8 @@ class Closable(Readable):
             error = refused
             raise
         finally:
-            if error is not None and not (self._closed or sys.is_finalizing()):  # torch would abort then
-                self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        self._closed = True
-        self._session.detach()
-        self._release(f"failed: {worded(error)}")
+            if error is not None:
+                self.fail(error)
 
     def _release(self, status: str) -> None:
         self._session.release(status)

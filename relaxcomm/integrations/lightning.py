@@ -199,7 +199,7 @@ class RelaxcommStrategy(DDPStrategy):  # type: ignore[misc]  # it is Any where L
         """Let the other ranks know, and restore model and optimizers."""
         self._mean.let_go()
         if self.engine is not None:
-            self.engine.__exit__(type(exception), exception, exception.__traceback__)
+            self.engine.fail(exception)
         super().on_exception(exception)
 
     def teardown(self) -> None:

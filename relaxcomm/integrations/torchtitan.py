@@ -87,7 +87,7 @@ class Trainer(titan.Trainer):  # type: ignore[misc]  # torchtitan is not there w
             super().train()
         except BaseException as error:
             if self.engine is not None:
-                self.engine.__exit__(type(error), error, error.__traceback__)
+                self.engine.fail(error)
             raise
 
     def train_step(self, data_iterator: Iterator[Any]) -> None:

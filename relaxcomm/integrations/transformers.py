@@ -93,7 +93,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]  # it is Any where Tr
             return super()._inner_training_loop(*args, **options)
         except BaseException as error:
             if self._attached is not None:
-                self._attached.__exit__(type(error), error, error.__traceback__)
+                self._attached.fail(error)
                 self._attached = None
             raise
 

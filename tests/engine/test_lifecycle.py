@@ -350,6 +350,7 @@ def test_an_error_without_words_is_told_by_its_name(monkeypatch):
     monkeypatch.setattr(engine._session, "release", said.append)
     with pytest.raises(KeyboardInterrupt), engine:
         raise KeyboardInterrupt
+    engine.fail(ValueError("after its end"))
     assert said == ["failed: KeyboardInterrupt"]
 
 
