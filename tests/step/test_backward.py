@@ -83,6 +83,8 @@ def admit(engine: relaxcomm.Engine, group: relaxcomm.InProcessGroup) -> None:
         standing = Standing(engine.step, engine.step, loaders=[], algorithm=repr(bound.algorithm))
         left, now = Generation(0, (0, 1, 2)), Generation(1, (0, 1, 3), joined=(3,))
         late = step_state.export_late(session.step)
-        transition = Transition(session.step, world, standing, left, now)
-        resumed = next_generation.stay(transition, session.make_step, late, session.schedule.export())
+        schedule = session.schedule.export()
+        resumed = next_generation.stay(
+            Transition(session.step, world, standing, left, now, session.make_step, schedule, late)
+        )
     session.go_on_with(resumed)

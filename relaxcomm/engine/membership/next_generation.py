@@ -58,6 +58,9 @@ class Transition:
         standing: of this rank.
         left: the generation that is over.
         now: the one that begins.
+        make_step: with the algorithm among the ranks now.
+        schedule: of algorithms, for those who join.
+        late: what `step_state.export_late` has made of results on their way; None where they are lost.
     """
 
     before: Step
@@ -65,6 +68,9 @@ class Transition:
     standing: Standing
     left: Generation
     now: Generation
+    make_step: MakeStep
+    schedule: Mapping[str, Any]
+    late: Mapping[str, Any] | None
 
     def before_change(self, standings: Standings) -> list[Standing | None]:
         """Where the ranks of the generation that is over stand; None for those who are lost."""
@@ -92,19 +98,11 @@ class Transition:
             return None
 
 
-def stay(
-    transition: Transition, make_step: MakeStep, late: Mapping[str, Any] | None, schedule: Mapping[str, Any]
-) -> Resumed:
+def stay(transition: Transition) -> Resumed:
     """Go on among other ranks.
 
     A result that some have applied and others have not is given to all: whoever has come farthest sends
     what should be the same everywhere. Whoever is behind exchanges nothing until it has come as far.
-
-    Args:
-        transition: of this rank.
-        make_step: with the algorithm among the ranks now.
-        late: what `step_state.export_late` has made of results on their way; None where they are lost.
-        schedule: of algorithms, for those who join.
     """
     old = transition.before.bound
     in_step = transition.standing.next_step - old.clock.step
@@ -116,20 +114,13 @@ def stay(
             handover.take()
             new = survival.rebound(old, transition.world)
             handover.give(new)
-            return _stay(transition, new, make_step, standings, late, schedule)
+            return _stay(transition, new, standings)
         except RankLostError:
             handover.undo()
             raise
 
 
-def _stay(
-    transition: Transition,
-    new: Bound,
-    make_step: MakeStep,
-    standings: Standings,
-    late: Mapping[str, Any] | None,
-    schedule: Mapping[str, Any],
-) -> Resumed:
+def _stay(transition: Transition, new: Bound, standings: Standings) -> Resumed:
     old, world, mine = transition.before.bound, transition.world, transition.standing
     rests = [None if one is None else one.rests for one in transition.before_change(standings)]
     is_behind = standings.is_behind(mine)
@@ -140,12 +131,12 @@ def _stay(
     new.clock.step = old.clock.step
     resumes_at = standings.next_step if new.plan.keeps_step else mine.next_step
     _cut_anew(new, old, rests)
-    step, loaders = make_step(new), transition.loaders(standings)
+    step, loaders, late = transition.make_step(new), transition.loaders(standings), transition.late
     if late is not None and standings.are_whole and new.plan.buckets is not None:
         step_state.restore_late(step, **late)
     if standings.joined:
         state = admission.exported_replica(new.replica, standings.frozen)
-        engine = {**step_state.export(step), **schedule, "loaders": loaders or mine.loaders}
+        engine = {**step_state.export(step), **transition.schedule, "loaders": loaders or mine.loaders}
         state |= {"engine": {**engine, "client_states": {}}, "rests": rests}
         admission.hand_over(world, {**state, "resumes_at": standings.last_step}, standings.joined)
     _share_out_clients(new, old.world.rank)

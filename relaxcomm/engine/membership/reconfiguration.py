@@ -133,9 +133,18 @@ class Reconfiguration:
             standing = self._standing(
                 in_step=in_step, in_round=in_round, is_whole=late is not None, loaders=loaders
             )
-            transition = Transition(before, following, standing, generation, elastic.generation)
+            transition = Transition(
+                before=before,
+                world=following,
+                standing=standing,
+                left=generation,
+                now=elastic.generation,
+                make_step=run.make_step,
+                schedule=run.schedule.export(),
+                late=late,
+            )
             try:
-                resumed = next_generation.stay(transition, run.make_step, late, run.schedule.export())
+                resumed = next_generation.stay(transition)
                 break
             except RankLostError as error:  # one more is lost
                 forget_locals(error)
