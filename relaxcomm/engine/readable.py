@@ -162,11 +162,6 @@ class Readable:
         self._session.step.inputs.check_left(called, instead)
 
     def _check_not_averaged(self, called: str, instead: str = "") -> None:
-        """Raise UsageError if it is closed, or `averaged` holds the mean where this rank's own replica was.
-
-        Args:
-            called: what changes or saves the run.
-            instead: what else to do.
-        """
+        """Raise UsageError if it is closed, or `averaged` holds the mean in place of the replica."""
         self._check_open()
         self._session.replica.mean.check_left(called, instead)

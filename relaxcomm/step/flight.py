@@ -146,10 +146,6 @@ class Pipeline:
 
         A flight whose last operation is on its way is left alone: waiting for it would hold up
         backward for nothing.
-
-        Args:
-            flight: of a bucket.
-            num_bytes: of the bucket.
         """
         while self._flights and self._num_bytes + num_bytes > self._most_bytes:
             first, size = self._flights.popleft()

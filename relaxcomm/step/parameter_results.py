@@ -40,11 +40,9 @@ class Sent:
 
     def split(self, step: int, arrived: Collection[Transfer]) -> tuple[Sent, Sent]:
         """The results that are applied in a step, as they are due then or have arrived, and the others."""
-        due = [transfer.due <= step or transfer in arrived for transfer in self.transfers]
-        parts = [
-            [t for t, now in zip(self.transfers, due, strict=True) if now is want] for want in (True, False)
-        ]
-        return Sent(parts[0], self.others), Sent(parts[1], self.others)
+        due = [transfer for transfer in self.transfers if transfer.due <= step or transfer in arrived]
+        left = [transfer for transfer in self.transfers if transfer not in due]
+        return Sent(due, self.others), Sent(left, self.others)
 
 
 def arrived(bound: Bound, late: Sequence[Sent]) -> list[Transfer]:

@@ -45,12 +45,7 @@ class UnevenInputs:
         return self.are_uneven and self._bound.plan.keeps_step
 
     def check_left(self, called: str, instead: str = "") -> None:
-        """Raise UsageError inside join(), before what ranks that have run out of data would not know of.
-
-        Args:
-            called: what belongs outside.
-            instead: what else to do.
-        """
+        """Raise UsageError inside join(), before what ranks that have run out of data would not know of."""
         if self.are_uneven:
             raise UsageError(
                 f"{called} inside join(): a rank that has run out of data could not follow; call it before "

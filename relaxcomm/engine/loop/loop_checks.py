@@ -78,18 +78,13 @@ def check_turn(step: Step, optimizer: Optimizer, stepped: Sequence[Optimizer], c
             "use an algorithm that exchanges parameters without delay, such as local_sgd"
         )
     if optimizer in stepped:
-        raise _turn_error(step, optimizer, stepped)
-
-
-def _turn_error(step: Step, optimizer: Optimizer, stepped: Sequence[Optimizer]) -> UsageError:
-    """An error for an optimizer that steps for the second time before each has done so."""
-    bound = step.bound
-    left = [type(one).__name__ for one in bound.replica.optimizers if one not in stepped]
-    return UsageError(
-        f"{type(optimizer).__name__} steps again in step {bound.clock.step}, before {', '.join(left)} has: "
-        "a step ends when each optimizer that was given to attach has stepped once. Step all of them "
-        "equally often, or attach an engine of its own to the part of the model that is trained less"
-    )
+        left = [type(one).__name__ for one in step.bound.replica.optimizers if one not in stepped]
+        raise UsageError(
+            f"{type(optimizer).__name__} steps again in step {step.bound.clock.step}, before "
+            f"{', '.join(left)} has: a step ends when each optimizer that was given to attach has stepped "
+            "once. Step all of them equally often, or attach an engine of its own to the part of the model "
+            "that is trained less"
+        )
 
 
 def check_exchanged(step: Step, later: Optimizer | None = None, *, unsynchronised: bool) -> None:

@@ -30,10 +30,6 @@ class Newcomers:
 
     Rank 0 looks into the store now and then; what it has seen travels with a number that all ranks share,
     sent at one synchronisation and read at a later one, so that nobody waits for it.
-
-    Args:
-        generations: who asks.
-        world: the ranks.
     """
 
     def __init__(self, generations: Generations, world: World) -> None:

@@ -63,7 +63,11 @@ class CommonEvents:
                 self.ended += 1
             except RankLostError as error:
                 if self._joins_again(error, failed):
-                    raise self._rejoined() from failed
+                    steps = self._run.world.statistics.steps
+                    raise RejoinedError(
+                        "the others went on without this worker, which has joined them again after step "
+                        f"{steps}; catch RejoinedError and go on with the next step"
+                    ) from failed
             except CommunicationError as error:
                 if failed is None:
                     raise
@@ -80,12 +84,6 @@ class CommonEvents:
             if failed is None:
                 raise
             raise lost from failed  # this rank has failed before, alone
-
-    def _rejoined(self) -> RejoinedError:
-        return RejoinedError(
-            "the others went on without this worker, which has joined them again after step "
-            f"{self._run.world.statistics.steps}; catch RejoinedError and go on with the next step"
-        )
 
 
 def _tried(event: Callable[[], T]) -> tuple[T | None, Exception | None]:

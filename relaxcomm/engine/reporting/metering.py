@@ -79,7 +79,8 @@ class Metering:
 
     def _open_exporter(self, number: int, settings: MetricsConfig, *, joins: bool) -> Exporter | None:
         """The exporter of this rank, if there is to be one; every rank calls it, and one that joins alone."""
-        shown, world = self._labelled(number), self._bound.world
+        shown, world = CollectorRegistry(auto_describe=False), self._bound.world
+        shown.register(Labelled(self.registry, {"rank": str(number), "run": self.name}))
         if joins:
             return None if settings.port is None else open_exporter(settings, number, shown, self.name)
         # Ranks whose settings differ in this must not leave the others waiting.
@@ -95,12 +96,6 @@ class Metering:
             self.name = name_run(settings, self._bound.algorithm.name, taken, first_rank=first_rank)
             _open.add(self)
         return self.name
-
-    def _labelled(self, number: int) -> CollectorRegistry:
-        """All metrics, as those of a rank of this run."""
-        shown = CollectorRegistry(auto_describe=False)
-        shown.register(Labelled(self.registry, {"rank": str(number), "run": self.name}))
-        return shown
 
     def follow(self, bound: Bound) -> None:
         """Show another algorithm in the place of the one before, before any of its rules has exchanged."""

@@ -100,12 +100,7 @@ class RunLines:
         )
 
     def close(self, status: str, last: Snapshot) -> None:
-        """Write the summary.
-
-        Args:
-            status: how the run has ended.
-            last: what it was like.
-        """
+        """Write the summary."""
         if self._log is not None:
             self._log.close({"summary": {"status": status, **last.as_json()}})
         self._log = None

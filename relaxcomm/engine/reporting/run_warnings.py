@@ -118,15 +118,8 @@ def warn_of_read_on() -> None:
     )
 
 
-def may_end_apart(bound: Bound) -> bool:
-    """Whether this rank is to warn where nobody closes a run: its replicas may differ."""
-    world = bound.world
-    steps = world.statistics.steps
-    return steps > 0 and bound.replicas_may_differ and world.size > 1 and not world.process.rank
-
-
 def warn_of_unclosed() -> None:
-    """At the end of the process: nobody has closed a run of which `may_end_apart` says so."""
+    """At the end of the process: nobody has closed a run whose replicas may differ."""
     LOGGER.warning(
         "relaxcomm: the engine was never closed, so ranks may end with different models; call "
         "engine.close() after the last step, before the model is saved, or use the engine in a with block"

@@ -46,7 +46,10 @@ class Unclosed:
             self._metering.close(_STATUS if error is None else f"failed: {worded(error)}")
 
     def _may_differ(self) -> bool:
-        return self._hooks.are_hung and run_warnings.may_end_apart(self._bound())
+        """Whether this rank is to warn that ranks may end with different models."""
+        bound = self._bound()
+        is_told = self._hooks.are_hung and bound.world.size > 1 and not bound.world.process.rank
+        return is_told and bound.world.statistics.steps > 0 and bound.replicas_may_differ
 
     def __del__(self) -> None:
         # Any thread may collect it, with any lock: what takes one waits until the process exits.
