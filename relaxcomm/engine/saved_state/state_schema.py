@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypeAlias, TypeVar
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import (
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    field_validator,
+)
 from torch import Tensor
 
 from relaxcomm.errors import ConfigError
@@ -17,10 +25,18 @@ SCHEMA = 2
 """Counts up when the form of the state changes."""
 
 T = TypeVar("T")
+
+
+def _kept(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+    """A number as it was saved: a whole one stays an int, as for what a controller counts by it."""
+    check(value)
+    return value
+
+
 Row: TypeAlias = Annotated[T, Field(strict=False)]
 """A tuple; a list of as many is one, too."""
-Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False)]
-Due: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=True)]
+Finite: TypeAlias = Annotated[float, Field(allow_inf_nan=False), WrapValidator(_kept)]
+Due: TypeAlias = Annotated[float, Field(ge=0, allow_inf_nan=True), WrapValidator(_kept)]
 Layout: TypeAlias = list[list[str]]
 Round: TypeAlias = Annotated[int, Field(ge=0, lt=2**62)]  # it goes on, in messages of 64 bits
 StridesOf: TypeAlias = Row[tuple[Index, ...]] | None

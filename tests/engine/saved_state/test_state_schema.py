@@ -51,3 +51,8 @@ def test_what_is_damaged_is_told_in_words(place, value, says, saved):
     with pytest.raises(ConfigError) as refused:
         refuse()
     assert says in str(refused.value)
+
+
+def test_what_a_controller_counts_by_is_no_float_afterwards(saved):
+    parsed = parse({**saved["engine"], "values": {"period": 4, "scale": 2.0}})
+    assert {name: type(value) for name, value in parsed.values.items()} == {"period": int, "scale": float}
