@@ -42,7 +42,12 @@ class Handover:
         old = self._old
         if not old.state.services:
             return
-        self._taken_by = dict(self._world.gather((old.world.rank, self._taken()), RECOVERY))
+        # How many rounds of each rank's pushes this rank's services have taken.
+        taken = {
+            key: [one.taken(rank) for rank in range(old.world.size)]
+            for key, one in old.state.services.items()
+        }
+        self._taken_by = dict(self._world.gather((old.world.rank, taken), RECOVERY))
         for key, service in old.state.services.items():
             bucket = self._old.plan.bucket(key[1])
             self._parameters.append((bucket, bucket.copy()))
@@ -66,13 +71,6 @@ class Handover:
         """Leave the parameters as they were."""
         for bucket, values in self._parameters:
             bucket.scatter(values)
-
-    def _taken(self) -> dict[TaskKey, list[int]]:
-        """How many rounds of each rank's pushes this rank's services have taken."""
-        services = self._old.state.services
-        return {
-            key: [one.taken(rank) for rank in range(self._old.world.size)] for key, one in services.items()
-        }
 
     def _settle(self, key: TaskKey, bucket: Bucket, service: Service) -> None:
         rest, part = service.rest(), service.part()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -87,16 +86,15 @@ def models(bound: Bound, purpose: str, asked: Mapping[TaskKey, Transfer]) -> lis
         if part is not None:
             bucket = bound.plan.bucket(unit)
             whole = _whole(bound, bucket, part, purpose)
-            left = partial(_unpushed, bound, index, bucket, asked.get((index, unit)))
             if is_loaded:  # they count as they are, whatever others have pushed
-                mean = _mean(bound, bucket, bucket.copy().to(whole.dtype), purpose)
-            elif (
-                any_loaded
-            ):  # not by differences, which whole, if it is far from what was loaded, would round
-                mean = _mean(bound, bucket, whole.sub_(left()), purpose)
+                whole = _mean(bound, bucket, bucket.copy().to(whole.dtype), purpose)
             else:
-                mean = _less(bound, bucket, whole, left(), purpose)
-            found.append((bucket, mean.to(bucket.dtype)))
+                left = _unpushed(bound, index, bucket, asked.get((index, unit)))
+                if any_loaded:  # not by differences, which whole, if far from what was loaded, would round
+                    whole = _mean(bound, bucket, whole.sub_(left), purpose)
+                elif bound.agreements.any(bool(torch.count_nonzero(left)), purpose, bound.common_step):
+                    whole.sub_(_mean(bound, bucket, left.to(whole.dtype), purpose))
+            found.append((bucket, whole.to(bucket.dtype)))
     return found
 
 
@@ -117,13 +115,6 @@ def _unpushed(bound: Bound, index: int, bucket: Bucket, asked: Transfer | None) 
         return bucket.subtract_from(asked.snapshot, bucket.temporary())
     rule, slots = bound.algorithm.rules[index], bound.state.slots[index, bucket.index]
     return read(rule.payload, bound.context(index), bucket, slots["payload"], bucket.temporary())
-
-
-def _less(bound: Bound, bucket: Bucket, whole: Tensor, left: Tensor, purpose: str) -> Tensor:
-    """The server's model with the mean of what all ranks would push now."""
-    if bound.agreements.any(bool(torch.count_nonzero(left)), purpose, bound.common_step):
-        whole.sub_(_mean(bound, bucket, left.to(whole.dtype), purpose))
-    return whole
 
 
 def _mean(bound: Bound, bucket: Bucket, mine: Tensor, purpose: str) -> Tensor:

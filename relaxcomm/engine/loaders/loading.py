@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from relaxcomm.composition.algorithm import Algorithm
@@ -67,7 +68,7 @@ class Loaders:
         data.is_new = data.is_new or data.find() is not loader.dataset
         data.find = finder(loader.dataset)
         self._live.add(loader)
-        loader.on_begin = self._begin(weakref.ref(loader), data, batch_size, follows=follows)
+        loader.on_begin = partial(self._begin, weakref.ref(loader), data, batch_size, follows=follows)
         if others and data not in others:
             self._unread.add(loader)
             data.comes_late = not all(one.progress.is_at_begin for one in others)
@@ -141,26 +142,20 @@ class Loaders:
             self._share(now, at_once=True)
         self._data_sets.restore(saved)
 
-    def _begin(
-        self, find: Callable[[], Any], data: Data, batch_size: int, *, follows: bool
-    ) -> Callable[[], None]:
-        """What is done when a loader is first read, whose data may be those of one that is gone by then."""
-
-        def begin() -> None:
-            loader, bound = find(), self._bound()
-            if data.is_new:
-                followed = self._data_sets.begin(bound, data, may_follow=loader in self._unread)
-                if followed is not None and followed is self._followed:
-                    self._followed = data
-            elif not data.progress.position.batches:
-                data.is_anew = False
-            if loader in self._unread:
-                self._unread.remove(loader)
-                if follows:
-                    self._follow(bound.algorithm, data, batch_size)
-                connect(bound, loader, self._event)
-
-        return begin
+    def _begin(self, find: Callable[[], Any], data: Data, batch_size: int, *, follows: bool) -> None:
+        """A loader is first read, whose data may be those of one that is gone by now."""
+        loader, bound = find(), self._bound()
+        if data.is_new:
+            followed = self._data_sets.begin(bound, data, may_follow=loader in self._unread)
+            if followed is not None and followed is self._followed:
+                self._followed = data
+        elif not data.progress.position.batches:
+            data.is_anew = False
+        if loader in self._unread:
+            self._unread.remove(loader)
+            if follows:
+                self._follow(bound.algorithm, data, batch_size)
+            connect(bound, loader, self._event)
 
     def _follow(self, algorithm: Algorithm, data: Data, batch_size: int) -> None:
         if self._followed not in (None, data):
