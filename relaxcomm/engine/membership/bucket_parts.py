@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.carry.slots import Carrier, declared, grown, is_of_part
-from relaxcomm.errors import ConfigError
+from relaxcomm.errors import CompositionWarning, ConfigError
 from relaxcomm.roles import is_buffer
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.kept_slots import Slots
@@ -39,59 +40,59 @@ def rests(bound: Bound) -> dict[TaskKey, dict[str, Tensor]]:
     }
 
 
-def cut_anew(new: Bound, old: Bound | None, held: Sequence[Rests | None]) -> set[str]:
-    """Take over what is kept for parts; names of what nobody can cut, which begins anew.
+def cut_anew(new: Bound, old: Bound | None, held: Sequence[Rests | None]) -> None:
+    """Take over what is kept for parts; what nobody can cut begins anew, with a warning.
 
     Args:
         new: among the ranks now.
         old: before; None for a rank that was not there.
         held: by each rank before; None for one that is lost, and with it what it had left.
     """
-    dropped = set()
+    carrier, dropped = Carrier(len(held), new.world.membership), set[str]()
     for task in in_parts(new):
-        slots, cut = new.state.slots[task.key]["compressor"], _Cut(task, new, old, held)
+        slots = new.state.slots[task.key]["compressor"]
+        before = None if old is None else old.state.slots[task.key]["compressor"]
         for slot in [one for one in slots if is_of_part(task, "compressor", one) and not is_buffer(one)]:
             try:
-                value = cut.slot(slot)
+                value = _cut(carrier, task, before, held, slot)
             except ConfigError:
+                value = None
                 dropped.add(f"{slot} of compressor {task.rule.compressor!r}")
-            else:
-                slots[slot] = slots[slot] if value is None else value.to(slots[slot])
+            if value is not None:
+                slots[slot] = value.to(slots[slot])
         slots.commit(True)
-    return dropped
+    if dropped:
+        warnings.warn(
+            f"{', '.join(sorted(dropped))} begins anew: nobody can cut it for other ranks",
+            CompositionWarning,
+            stacklevel=2,
+        )
 
 
-class _Cut:
-    """Cuts the slots of one task."""
+def _cut(
+    carrier: Carrier, task: Task, before: Slots | None, held: Sequence[Rests | None], slot: str
+) -> Tensor | None:
+    """What a slot holds now; None where it is made anew."""
+    part, _, name = slot.partition(".")
+    owner, numel, size = repr(task.rule.compressor), task.bucket.numel, carrier.membership.world_size
+    if int(part) == size:  # what is left of the mean of this rank's part
+        whole = carrier.joined(owner, name, _pieces(task, held, name), numel)
+        return carrier.cut(whole, numel, carrier.membership.rank)
+    how = declared(task, "compressor").get(name)
+    if before is None or how == "fresh":
+        return None
+    pieces = [before[f"{one}.{name}"] for one in range(carrier.before)]
+    whole = grown(carrier.joined(owner, name, pieces, numel), how, before=carrier.before, now=size)
+    return carrier.cut(whole, numel, int(part))
 
-    def __init__(self, task: Task, new: Bound, old: Bound | None, held: Sequence[Rests | None]) -> None:
-        self._task, self._numel, self._held = task, task.bucket.numel, held
-        self._membership = new.world.membership
-        self._carrier = Carrier(len(held), self._membership)
-        self._before: Slots | None = None if old is None else old.state.slots[task.key]["compressor"]
-        self._known = declared(task, "compressor")
 
-    def slot(self, slot: str) -> Tensor | None:
-        """Its value; None where it is made anew."""
-        part, _, name = slot.partition(".")
-        index, owner = int(part), repr(self._task.rule.compressor)
-        if index == self._membership.world_size:  # what is left of the mean of this rank's part
-            whole = self._carrier.joined(owner, name, self._pieces(name), self._numel)
-            return self._carrier.cut(whole, self._numel, self._membership.rank)
-        if self._before is None or self._known.get(name) == "fresh":
-            return None
-        pieces = [self._before[f"{one}.{name}"] for one in range(len(self._held))]
-        whole = self._carrier.joined(owner, name, pieces, self._numel)
-        now = self._membership.world_size
-        kept = grown(whole, self._known.get(name), before=len(self._held), now=now)
-        return self._carrier.cut(kept, self._numel, index)
-
-    def _pieces(self, name: str) -> list[Tensor]:
-        key, sizes = self._task.key, shard_sizes(self._numel, len(self._held))
-        found = {rank: one[key][name] for rank, one in enumerate(self._held) if one is not None}
-        rank, one = next(iter(found.items()))
-        is_cut = list(one.shape) == [sizes[rank]]
-        return [
-            found[rank] if rank in found else torch.zeros(size, dtype=one.dtype) if is_cut else one
-            for rank, size in enumerate(sizes)
-        ]
+def _pieces(task: Task, held: Sequence[Rests | None], name: str) -> list[Tensor]:
+    """What each rank before had left of the mean of its part; nothing of one that is lost."""
+    sizes = shard_sizes(task.bucket.numel, len(held))
+    found = {rank: one[task.key][name] for rank, one in enumerate(held) if one is not None}
+    rank, one = next(iter(found.items()))
+    is_cut = list(one.shape) == [sizes[rank]]
+    return [
+        found[rank] if rank in found else torch.zeros(size, dtype=one.dtype) if is_cut else one
+        for rank, size in enumerate(sizes)
+    ]

@@ -13,7 +13,7 @@ from relaxcomm.engine.membership import admission, bucket_parts, client_states, 
 from relaxcomm.engine.membership.standings import Loaded, Standing, Standings
 from relaxcomm.engine.saved_state import state_fits, step_state
 from relaxcomm.engine.saved_state.state_schema import EngineState, parse
-from relaxcomm.errors import CommunicationError, CompositionWarning, ConfigError, ConfigWarning, RankLostError
+from relaxcomm.errors import CommunicationError, ConfigError, ConfigWarning, RankLostError
 from relaxcomm.monitoring.exporter import Target
 from relaxcomm.network.generations import Generation
 from relaxcomm.network.transport import Membership
@@ -130,7 +130,7 @@ def _stay(transition: Transition, new: Bound, standings: Standings) -> Resumed:
         survival.forget_moves(new)
     new.clock.step = old.clock.step
     resumes_at = standings.next_step if new.plan.keeps_step else mine.next_step
-    _cut_anew(new, old, rests)
+    bucket_parts.cut_anew(new, old, rests)
     step, loaders, late = transition.make_step(new), transition.loaders(standings), transition.late
     if late is not None and standings.are_whole and new.plan.buckets is not None:
         step_state.restore_late(step, **late)
@@ -181,7 +181,7 @@ def join(
     if saved.layout is not None:
         new.lay_out_as(saved.layout, saved.strides)
         admission.restore_slots(new, {(rule, unit): slots for rule, unit, slots in saved.slots})
-        _cut_anew(new, None, state["rests"])
+        bucket_parts.cut_anew(new, None, state["rests"])
     new.state.rounds.update({(rule, unit): count for rule, unit, count in saved.rounds})
     new.controllers.restore(saved.values)
     _share_out_clients(new, -1)
@@ -215,12 +215,3 @@ def _share_out_clients(new: Bound, rank_before: int) -> None:
     """Bring what clients keep to the ranks that play them now, where clients are played."""
     if (plan := new.algorithm.round_plan) is not None:
         client_states.share_out(plan, new.replica, new.world, rank_before=rank_before)
-
-
-def _cut_anew(new: Bound, old: Bound | None, held: Sequence[bucket_parts.Rests | None]) -> None:
-    if dropped := bucket_parts.cut_anew(new, old, held):
-        warnings.warn(
-            f"{', '.join(sorted(dropped))} begins anew: nobody can cut it for other ranks",
-            CompositionWarning,
-            stacklevel=2,
-        )
