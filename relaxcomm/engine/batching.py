@@ -20,7 +20,7 @@ from relaxcomm.data import (
     split_batch,
 )
 from relaxcomm.data.clients import CLIENT, ROUND, ROUND_GIVEN_UP, ROUND_LEFT
-from relaxcomm.engine.membership.shadow import Shadow
+from relaxcomm.engine.membership import shadow
 from relaxcomm.engine.readable import Readable
 from relaxcomm.engine.with_blocks import with_block
 from relaxcomm.errors import UsageError
@@ -172,7 +172,7 @@ class Batching(Readable):
             yield
             if self.algorithm.keeps_step:  # else nobody waits in a step for a rank that has finished
                 self._session.loop.close_skipped_step()
-                Shadow(self._session.loop, self._session.schedule).follow()
+                shadow.follow(self._session.loop, self._session.schedule)
         finally:
             self._session.step.inputs.are_uneven = False
 

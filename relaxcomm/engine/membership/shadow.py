@@ -10,50 +10,45 @@ from relaxcomm.step.bound import Bound
 from relaxcomm.tensors.items import Item
 
 
-class Shadow:
-    """Follows the others' clock, and takes part in what they exchange.
+def follow(loop: Loop, schedule: AlgorithmSchedule) -> None:
+    """Take part in all that the others do, then take over the model of one that trained longest.
 
     Args:
-        loop: whose step it makes; a switch makes another.
+        loop: whose step this rank makes; a switch makes another.
         schedule: which switches.
     """
+    world = loop.step.bound.world
+    statistics, trained = world.statistics, world.statistics.steps
+    loop.step.check_loaded()
+    schedule.stop_timing()
+    while _follow_step(loop, schedule):
+        pass
+    step = loop.step
+    step.bound.votes.drain()  # what is on its way to parameters that are given up
+    step.parameters.late.drain()
+    # Shadows have looked ahead: clocks differ.
+    steps = world.gather(trained, "the end of join()")
+    replica, root = step.bound.replica, steps.index(max(steps))
+    broadcasts.broadcast(replica.model, world.transport, replica.bucket_bytes, root=root)
+    step.rewind(statistics.steps - max(steps))  # shadows look ahead for the next exchange
+    if len(set(steps)) > 1:
+        _take_over(step.bound, root)
+    statistics.pause()
 
-    def __init__(self, loop: Loop, schedule: AlgorithmSchedule) -> None:
-        self._loop, self._schedule = loop, schedule
 
-    def follow(self) -> None:
-        """Take part in all that the others do, then take over the model of one that trained longest."""
-        world = self._loop.step.bound.world
-        statistics, trained = world.statistics, world.statistics.steps
-        self._loop.step.check_loaded()
-        self._schedule.stop_timing()
-        while self._follow_step():
-            pass
-        step = self._loop.step
-        step.bound.votes.drain()  # what is on its way to parameters that are given up
-        step.parameters.late.drain()
-        # Shadows have looked ahead: clocks differ.
-        steps = world.gather(trained, "the end of join()")
-        replica, root = step.bound.replica, steps.index(max(steps))
-        broadcasts.broadcast(replica.model, world.transport, replica.bucket_bytes, root=root)
-        step.rewind(statistics.steps - max(steps))  # shadows look ahead for the next exchange
-        if len(set(steps)) > 1:
-            _take_over(step.bound, root)
-        statistics.pause()
-
-    def _follow_step(self) -> bool:
-        """One step of the others' clock; False when nobody trains any more."""
-        while self._schedule.is_due():
-            if not self._loop.step.inputs.agree(trains=False):
-                return False
-            self._schedule.go_on()
-        step = self._loop.step
-        if not step.shadow():
+def _follow_step(loop: Loop, schedule: AlgorithmSchedule) -> bool:
+    """One step of the others' clock; False when nobody trains any more."""
+    while schedule.is_due():
+        if not loop.step.inputs.agree(trains=False):
             return False
-        if not step.inputs.is_anything_ahead() and not self._schedule.is_ahead():
-            return step.inputs.agree(trains=False)
-        step.tick()
-        return True
+        schedule.go_on()
+    step = loop.step
+    if not step.shadow():
+        return False
+    if not step.inputs.is_anything_ahead() and not schedule.is_ahead():
+        return step.inputs.agree(trains=False)
+    step.tick()
+    return True
 
 
 def _take_over(bound: Bound, root: int) -> None:
