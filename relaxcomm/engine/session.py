@@ -38,8 +38,7 @@ class Session:
     def __init__(self, bound: Bound, settings: Config, metering: Metering, elastic: Elastic | None) -> None:
         self._ranks: Reconfiguration | None = None
         self.settings, self.metering = settings, metering
-        self.replica = bound.replica
-        replica = self.replica
+        self.replica = replica = bound.replica
         replica.loaded.follow(bound.algorithm, is_elastic=elastic is not None)
         self.hooks = Hooks(replica)
         self.loop = Loop(self.hooks, self.make_step(bound), self)

@@ -74,17 +74,14 @@ def check_model(
         _check_shards(algorithm)
     if optimizers:
         _check_optimizers(named, optimizers, algorithm)
-    else:
-        needy = [
-            rule
-            for rule in algorithm.rules
-            if rule.payload.facts.site == "step" or rule.outer.facts.needs_learning_rate
-        ]
-        if needy or any(rule.delay for rule in algorithm.rules):
-            raise CompositionError(
-                f"{algorithm!r} acts around optimizer steps, but optimizer is None; pass it, or use an "
-                "algorithm of gradients without delay, such as bsp"
-            )
+    elif any(
+        rule.delay or rule.payload.facts.site == "step" or rule.outer.facts.needs_learning_rate
+        for rule in algorithm.rules
+    ):
+        raise CompositionError(
+            f"{algorithm!r} acts around optimizer steps, but optimizer is None; pass it, or use an "
+            "algorithm of gradients without delay, such as bsp"
+        )
 
 
 def check_buckets(

@@ -8,17 +8,19 @@ from relaxcomm.replica.replica import Replica
 from relaxcomm.step.world import World
 
 
-def share_out(plan: RoundPlan, replica: Replica, world: World, *, rank_before: int) -> None:
+def share_out(plan: RoundPlan | None, replica: Replica, world: World, *, rank_before: int) -> None:
     """Bring each client's optimizer state to the rank that plays it now; every rank calls it.
 
     Clients of ranks that are lost begin anew. Where each worker is a client, its state stays with it.
 
     Args:
-        plan: which clients there are.
+        plan: which clients there are; None where none are played.
         replica: whose optimizers.
         world: the ranks now.
         rank_before: of this worker; -1 for one that was not there.
     """
+    if plan is None:
+        return
     if plan.clients is None:
         replica.clients.keep({rank_before: world.rank})
         return

@@ -139,7 +139,7 @@ def _stay(transition: Transition, new: Bound, standings: Standings) -> Resumed:
         engine = {**step_state.export(step), **transition.schedule, "loaders": loaders or mine.loaders}
         state |= {"engine": {**engine, "client_states": {}}, "rests": rests}
         admission.hand_over(world, {**state, "resumes_at": standings.last_step}, standings.joined)
-    _share_out_clients(new, old.world.rank)
+    client_states.share_out(new.algorithm.round_plan, new.replica, world, rank_before=old.world.rank)
     survival.begin_anew(new, standings.joined)
     ahead = standings.read_farthest.read_until
     caught_up_at = ahead if ahead > mine.next_step and new.algorithm.round_plan is None else 0
@@ -184,7 +184,7 @@ def join(
         bucket_parts.cut_anew(new, None, state["rests"])
     new.state.rounds.update({(rule, unit): count for rule, unit, count in saved.rounds})
     new.controllers.restore(saved.values)
-    _share_out_clients(new, -1)
+    client_states.share_out(algorithm.round_plan, new.replica, world, rank_before=-1)
     new.clock.step = state["resumes_at"] - in_step
     world.statistics.steps = saved.statistics.steps + new.clock.step - saved.step
     world.statistics.synchronisations = saved.statistics.synchronisations
@@ -209,9 +209,3 @@ def _check_trained(old: Bound, standings: Standings) -> None:
             "again from a checkpoint, put back what is evaluated before all ranks do anything together, and "
             "load on all ranks what they are to end with"
         )
-
-
-def _share_out_clients(new: Bound, rank_before: int) -> None:
-    """Bring what clients keep to the ranks that play them now, where clients are played."""
-    if (plan := new.algorithm.round_plan) is not None:
-        client_states.share_out(plan, new.replica, new.world, rank_before=rank_before)
