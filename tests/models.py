@@ -138,3 +138,16 @@ def make_optimizer(name: str, model: nn.Module) -> torch.optim.Optimizer:
         groups = [{"params": parameters[:2], "lr": 0.02}, {"params": parameters[2:], "lr": 0.1}]
         return torch.optim.SGD(groups, momentum=0.5)
     raise KeyError(name)
+
+
+def trainable(case: str, optimizer: str, seed: int = 0) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model of `CASES`, and one of the optimizers for it."""
+    model = CASES[case].model(seed)
+    return model, make_optimizer(optimizer, model)
+
+
+def take_step(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """What a training loop does with a loss."""
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()

@@ -26,7 +26,7 @@ from tests.engine.harness import (
     simulated_workers,
     values,
 )
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step, trainable
 
 STEPS = 30
 GRAPHS = {
@@ -103,9 +103,7 @@ def timed(world, config, steps, seconds, optimizer="momentum", average=None):
     engine = world.attach(model, optim, config)
     for step in range(steps):
         world.group.sleep(seconds[world.rank % len(seconds)])
-        task.local_loss(model, step, world.rank).backward()
-        optim.step()
-        optim.zero_grad()
+        take_step(task.local_loss(model, step, world.rank), optim)
         history.append(values(model))
     ended = world.group.time()
     engine.close(average=average)
@@ -145,9 +143,7 @@ def mean_kept(world, config, steps):
     before = values(model)
     for step in range(steps):
         world.group.sleep((1.0, 1.3, 2.9)[world.rank % 3])
-        (0.0 * task.local_loss(model, step, world.rank)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(0.0 * task.local_loss(model, step, world.rank), optimizer)
     engine.close(average=False)
     return before, values(model)
 
@@ -175,8 +171,7 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_been():
 
 
 def uneven(world, steps):
-    model = CASES["mlp"].model()
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("mlp", "momentum")
     with world.attach(model, optimizer, {"algorithm": "ad_psgd"}) as engine:
         with torch.no_grad():
             for parameter in model.parameters():
@@ -186,9 +181,7 @@ def uneven(world, steps):
         before, sent = values(model), engine.statistics["bytes_sent"]
         for step in range(steps[world.rank]):
             time.sleep(0.002 * world.rank)
-            CASES["mlp"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["mlp"].local_loss(model, step, world.rank), optimizer)
         engine.state_dict()
         engine.close(average=False)
     return before, values(model), engine.statistics["bytes_sent"] - sent

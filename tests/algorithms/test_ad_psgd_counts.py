@@ -8,7 +8,7 @@ import numpy as np
 
 from relaxcomm.step import replica_norms
 from tests.engine.harness import in_process
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, take_step, trainable
 
 SECONDS = 1.0, 4.37, 1.7  # of a step: those of rank 1, which asks the others, take longest
 STEPS = 70, 14, 42
@@ -16,8 +16,7 @@ STEPS = 70, 14, 42
 
 def counted(world):
     """After each step: models received, synchronisations, the time of the last, and the distance."""
-    model = CASES["toy"].model(seed=world.rank)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain", seed=world.rank)
     numel = sum(parameter.numel() for parameter in model.parameters())
     size = numel * next(model.parameters()).element_size()
     config = {"algorithm": "ad_psgd", "bucket_bytes": size // 2, "metrics": {"port": None}}
@@ -27,9 +26,7 @@ def counted(world):
         begun = seen["bytes_received"]  # with the model that all begin with
         for step in range(STEPS[world.rank]):
             world.group.sleep(SECONDS[world.rank])
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
             distance = float(seen.latest.get("replica_distance", -1.0))
             models = (seen["bytes_received"] - begun) / size
             rows.append((models, seen.synchronisations, seen.last_synchronisation, distance))

@@ -23,7 +23,7 @@ from tests.engine.harness import (
     train,
     values,
 )
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step, trainable
 
 STEPS = 30
 
@@ -58,9 +58,7 @@ def timed(world, steps, period, seconds=1.0, optimizer="momentum"):
     with world.attach(model, optim, settings(steps=period)) as engine:
         for step in range(steps):
             world.group.sleep(seconds)
-            task.local_loss(model, step, world.rank).backward()
-            optim.step()
-            optim.zero_grad()
+            take_step(task.local_loss(model, step, world.rank), optim)
             history.append(values(model))
     return [*history, values(model)], engine.statistics
 
@@ -82,14 +80,11 @@ def test_the_mean_takes_effect_when_it_has_come_back(period, late):
 
 
 def paced(world, steps):
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, settings()) as engine:
         for step in range(steps):
             world.group.sleep(5.0 if world.rank == 0 else 1.0)
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
         ended = world.group.time()
     return ended, engine.statistics["synchronisations"]
 
@@ -112,9 +107,7 @@ def mean_kept(world, steps):
         before = values(model)
         for step in range(steps):
             world.group.sleep((1.0, 1.3, 2.9)[world.rank])
-            (0.0 * task.local_loss(model, step, world.rank)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(0.0 * task.local_loss(model, step, world.rank), optimizer)
         engine.close(average=False)
     return before, values(model)
 
@@ -133,17 +126,14 @@ def test_a_run_goes_on_from_a_checkpoint_as_if_nothing_had_been():
 
 def resumed(world, saved):
     """Parameters after a save, which each worker makes at a step of its own, or after loading it."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum")
     at, history, states = (9, 7, 3)[world.rank], [], []
     with world.attach(model, optimizer, settings()) as engine:
         if saved is not None:
             engine.load_run_state_dict(saved[world.rank])
         for step in range(0 if saved is None else at, 2 * at):
             world.group.sleep((1.0, 1.3, 3.0)[world.rank])
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
             history.append(values(model))
             if step == at - 1:
                 states.append(copy.deepcopy(engine.run_state_dict()))
@@ -160,8 +150,7 @@ def test_a_resumed_run_goes_on_like_the_one_that_has_saved_while_workers_were_ap
 
 def not_finite_on_one(world, place):
     """Rank 1 alone gets NaN in a parameter; all ranks load what was saved, and train on."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum")
     with world.attach(model, optimizer, settings(steps=2)) as engine:
 
         def train_on(steps, spoilt_at=None):
@@ -195,15 +184,12 @@ def test_all_load_a_good_state_where_one_rank_had_nan(place):
 
 
 def uneven(world):
-    model = CASES["mlp"].model()
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("mlp", "momentum")
     with world.attach(model, optimizer, settings()) as engine:
         with engine.join():
             for step in range(20 + 15 * world.rank):
                 time.sleep(0.01 + 0.002 * world.rank)  # room for several averages, on a busy machine, too
-                CASES["mlp"].local_loss(model, step, world.rank).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(CASES["mlp"].local_loss(model, step, world.rank), optimizer)
         engine.state_dict()
     return engine.statistics["steps"], engine.statistics["synchronisations"], values(model)
 

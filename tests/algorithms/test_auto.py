@@ -47,7 +47,7 @@ from tests.engine.harness import (
     values,
 )
 from tests.engine.situations import SITUATIONS
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step, trainable
 
 STEPS = 20
 ENTRIES = 225  # of the toy model, in float64
@@ -657,8 +657,7 @@ def test_ranks_choose_together_when_one_of_them_skipped_the_last_step():
     """A GradScaler skips the fourth step on rank 1; its next forward sees that."""
 
     def program(group):
-        model = CASES["toy"].model()
-        optimizer = make_optimizer("momentum", model)
+        model, optimizer = trainable("toy", "momentum")
         scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=10**6)
         settings = {"algorithm": chosen_by(always("bsp"))}
         world, seen = World(group.rank(), group.size(), group), []
@@ -722,8 +721,7 @@ def test_one_worker_has_bsp():
 
 
 def alone(world):
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, {"algorithm": "auto"}) as engine:
         for step in range(9):
             CASES["toy"].local_loss(model, step, 0).backward()
@@ -772,13 +770,10 @@ def test_two_steps_are_too_few():
 
 
 def real(world):
-    model = CASES["toy"].model(seed=world.rank)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum", seed=world.rank)
     with world.attach(model, optimizer, {"algorithm": "auto"}) as engine:
         for step in range(STEPS):
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
         choice, seen = engine.choice, engine_state(engine)["measured"]
     return choice, seen, values(model)
 

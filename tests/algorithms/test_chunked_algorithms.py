@@ -21,7 +21,7 @@ from tests.engine.harness import (
     train,
     values,
 )
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, trainable
 from tests.primitives.compressors.test_chunk_top_k import dct, top
 
 STEPS = 32
@@ -122,8 +122,7 @@ def step_layout(world, config):
 
 
 def broken(world):
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, {"algorithm": "demo"}) as engine:
         before = values(model)
         loss = CASES["toy"].local_loss(model, 0, world.rank)

@@ -26,7 +26,7 @@ from tests.engine.harness import (
     train,
 )
 from tests.engine.test_gossip_situations import saved_and_loaded, uneven
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, take_step, trainable
 
 STEPS = 30
 BUCKET_BYTES = 1200  # two buckets of the toy model
@@ -132,9 +132,7 @@ def mixing(world, rounds, config, start):
         with torch.no_grad():
             torch.nn.utils.vector_to_parameters(torch.tensor(start[world.rank]), model.parameters())
         for _ in range(rounds):
-            model(torch.ones(1, 7).double()).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(torch.ones(1, 7).double()).sum(), optimizer)
             slots = [found["compressor"] for _, _, found in engine_state(engine)["slots"]]
             replicas = [
                 torch.cat([one[name] for one in slots]).numpy() for name in ("public_copy", "disagreement")
@@ -239,8 +237,7 @@ def test_replicas_do_not_drift_in_float32():
 
 def broken(world, algorithm, one):
     """Rank 1 meets a NaN in step 4: what the ranks raise, and whether they kept anything of that step."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, {"algorithm": algorithm, "topology": one}) as engine:
         for step in range(6):
             before = engine_state(engine)["slots"]

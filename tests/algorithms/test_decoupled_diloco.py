@@ -22,7 +22,7 @@ from tests.engine.harness import (
     train,
     values,
 )
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step, trainable
 
 STEPS = 40
 THIRDS = [slice(0, 77), slice(77, 176), slice(176, 225)]
@@ -73,9 +73,7 @@ def timed(world: World, config, steps, seconds, samples=None):
             given = engine.loader(range(3 * steps * max(samples)), samples[world.rank])
         for step, _ in zip(range(steps), given, strict=False):
             world.group.sleep(seconds[world.rank])
-            task.local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(task.local_loss(model, step, world.rank), optimizer)
             history.append(values(model))
             ended.append(world.group.time())
         with engine.averaged():
@@ -136,14 +134,11 @@ def test_with_a_delay_of_0_a_quorum_waits_for_itself_alone():
 
 def finishing(world, config):
     """Each rank trains for longer than the one before."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, config) as engine, engine.join():
         for step in range(8 + 12 * world.rank):
             world.group.sleep(1.0)
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
     return engine.statistics["synchronisations"], values(model)
 
 
@@ -158,15 +153,12 @@ def test_who_has_finished_is_waited_for_no_longer(delay):
 
 def apart(world, config):
     """Ranks that look at the model while some have fragments on their way, and others have others."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     seen = []
     with world.attach(model, optimizer, config) as engine:
         for step in range(24):
             world.group.sleep((1.0, 1.4, 3.1)[world.rank])
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
             if step % 5 == 3:
                 before = values(model)
                 with engine.averaged():
@@ -209,9 +201,7 @@ def paced(world, seconds, steps):
         begin = time.monotonic()
         for step in range(steps if world.rank < 2 else steps // 10):
             time.sleep(seconds * (1 if world.rank < 2 else 10))
-            task.local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(task.local_loss(model, step, world.rank), optimizer)
         took = time.monotonic() - begin
         buckets = len(engine._session.bound.plan.buckets)
         with engine.averaged():

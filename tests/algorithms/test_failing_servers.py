@@ -8,6 +8,7 @@ import torch
 from relaxcomm import Algorithm, CommunicationError, Rule, attach, simulate
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.primitives import average, deltas, quorum_average
+from tests.models import take_step
 
 
 @frozen
@@ -28,9 +29,7 @@ def train(group, rule):
     config = {"algorithm": Algorithm((rule,), name="failing"), "bucket_bytes": 70}
     with attach(model, optimizer, config, process_group=group):
         for _ in range(50):
-            model(torch.ones(2, 3)).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(torch.ones(2, 3)).sum(), optimizer)
 
 
 @pytest.mark.parametrize("delay", [0, 1])

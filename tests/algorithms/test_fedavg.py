@@ -13,6 +13,7 @@ import relaxcomm.config
 from relaxcomm.data import ClientSampler, RoundPlan, by_label
 from relaxcomm.network.transport import Membership
 from tests.engine.harness import in_process, on_gloo, values
+from tests.models import take_step
 
 SAMPLES, BATCH = 50, 4
 DRAW = torch.Generator().manual_seed(3)
@@ -44,9 +45,7 @@ def federated(world, parameters, rounds):
         loader = engine.loader(TensorDataset(X, Y), batch_size=BATCH)
         for _ in range(rounds):
             for x, y in loader:
-                torch.nn.functional.cross_entropy(model(x), y).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(torch.nn.functional.cross_entropy(model(x), y), optimizer)
             history.append(values(model))
     return history, engine.statistics["synchronisations"], engine.statistics["samples"]
 
@@ -172,9 +171,7 @@ def half(world, samples):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with world.attach(model, optimizer, {"algorithm": {"name": "fedavg", "clients": 4}}) as engine:
         for _ in engine.loader(range(samples), batch_size=samples):
-            model(torch.ones(2, 4, dtype=torch.float16)).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(torch.ones(2, 4, dtype=torch.float16)).mean(), optimizer)
     return model.weight.flatten().tolist()
 
 

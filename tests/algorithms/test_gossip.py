@@ -12,7 +12,7 @@ from relaxcomm import from_networkx, primitives, topology
 from relaxcomm.plugin import exchange_cost, one_tensor
 from tests import references
 from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, take_step, trainable
 
 STEPS = 32
 UNDIRECTED = {
@@ -79,9 +79,7 @@ def mixed(world, rounds, one, start):
             for parameter in model.parameters():
                 parameter.fill_(start[world.rank])
         for _ in range(rounds):
-            model(torch.ones(1, 3).double()).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(torch.ones(1, 3).double()).sum(), optimizer)
             seen.append(values(model)[0])
         engine.close(average=False)
     return seen
@@ -160,14 +158,11 @@ def test_hierarchical_all_reduce_is_the_mean_and_the_same_everywhere(sizes, nume
 
 
 def not_finite(world, algorithm, one):
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, {"algorithm": algorithm, "topology": one}):
         for step in range(9):
             loss = CASES["toy"].local_loss(model, step, world.rank)
-            (loss * (float("nan") if world.rank == 4 and step == 4 else 1.0)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(loss * (float("nan") if world.rank == 4 and step == 4 else 1.0), optimizer)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tests.engine.harness import (
     simulated_workers,
     train,
 )
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, take_step, trainable
 
 STEPS, PERIOD = 32, 5
 DELAYS = [0, 2, PERIOD]
@@ -100,16 +100,13 @@ def counted(calls, name, called):
 
 def in_between(world):
     """Calls in eight steps of which none exchanges, by name; one rank's."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     calls = {"fires": 0, "covering": 0}
     with pytest.MonkeyPatch.context() as patch, world.attach(model, optimizer, settings(steps=100)):
         for owner, name in ((every, "fires"), (Algorithm, "covering")):
             patch.setattr(owner, name, counted(calls, name, getattr(owner, name)))
         for step in range(8):
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
     return calls
 
 

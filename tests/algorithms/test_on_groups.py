@@ -14,7 +14,7 @@ import relaxcomm
 from relaxcomm.config import registry
 from relaxcomm.primitives import hierarchical_all_reduce
 from tests.engine.harness import in_process, train, values
-from tests.models import CASES
+from tests.models import CASES, take_step
 
 GROUPS = {"hierarchical": {"sizes": [2, 1]}}
 NEEDED = {"adaptive_local_sgd": {"max_batch_size": 8}, "post_local_sgd": {"after_steps": 2}}
@@ -97,9 +97,7 @@ def federated(world, algorithm, one):
         loader = engine.loader(data, batch_size=4)
         for _ in range(4):
             for x, y in loader:
-                torch.nn.functional.mse_loss(model(x), y).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(torch.nn.functional.mse_loss(model(x), y), optimizer)
             history.append(values(model))
     return history
 

@@ -34,6 +34,7 @@ from tests.engine.harness import (
     simulated_workers,
     train,
 )
+from tests.models import take_step
 
 STEPS = 26
 DES_LOC = {"algorithm": {"name": "des_loc", "steps": 2}, "bucket_bytes": 1200}
@@ -89,9 +90,7 @@ def momenta(world, algorithm, topology):
     with world.attach(model, optimizer, config) as engine:
         data = torch.utils.data.TensorDataset(torch.arange(256.0).view(64, 4) / 256)
         for _, (inputs,) in zip(range(4), engine.loader(data, batch_size=2), strict=False):
-            model(inputs).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(inputs).square().mean(), optimizer)
         engine.close(average=False)
     return torch.cat([optimizer.state[p]["momentum_buffer"].flatten() for p in model.parameters()])
 

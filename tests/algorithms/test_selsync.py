@@ -23,7 +23,7 @@ from tests.engine.harness import (
     train,
     values,
 )
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, take_step, trainable
 
 STEPS = 40
 
@@ -96,13 +96,10 @@ def test_a_huge_threshold_is_local_training():
 
 
 def counted(world, threshold):
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, settings(threshold=threshold, window_steps=2)) as engine:
         for step in range(STEPS):
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
     return engine.statistics["lssr"], engine.statistics["synchronisations"]
 
 
@@ -122,9 +119,7 @@ def steep(world, rise):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with world.attach(model, optimizer, settings(window_steps=1)) as engine:
         for step in range(4):
-            ((1.0 if step < 3 else rise**0.5) * model.weight.sum()).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step((1.0 if step < 3 else rise**0.5) * model.weight.sum(), optimizer)
     return engine.statistics["synchronisations"]
 
 
@@ -145,9 +140,7 @@ def awkward(world, kind, steps=6, vote_delay=0):
             loss = weight * (model.weight.sum() + 2 * model.bias.sum())
             if kind == "nan" and world.rank == 1 and step == 3:
                 loss = loss * float("nan")
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(loss, optimizer)
     return engine.statistics["synchronisations"]
 
 
@@ -171,8 +164,7 @@ def test_a_nan_on_one_rank_is_an_error_on_all(vote_delay):
 
 
 def accumulated(world, kind):
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, settings(threshold=0.0, window_steps=1)) as engine:
         loss = CASES["toy"].local_loss
         if kind != "never":
@@ -209,14 +201,11 @@ def test_a_resumed_run_votes_as_if_it_had_not_stopped(vote_delay):
 
 
 def uneven(world, vote_delay):
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     config = settings(threshold=0.02, window_steps=2, smoothing=0.3, vote_delay=vote_delay)
     with world.attach(model, optimizer, config) as engine, engine.join():
         for step in range(6 + 3 * world.rank):
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
     return engine.statistics["steps"], values(model)
 
 
@@ -238,9 +227,7 @@ def clock(group, vote_delay, compute):
             if step == 4:
                 begun = group.time()
             group.sleep(compute)
-            model(torch.ones(1, 4)).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(torch.ones(1, 4)).sum(), optimizer)
         seconds = group.time() - begun
         engine.close(average=False)
     return seconds

@@ -19,7 +19,7 @@ from tests.engine.harness import (
     train,
 )
 from tests.engine.test_gossip_situations import saved_and_loaded
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, take_step, trainable
 
 STEPS = 30
 LOOP = nx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2)])  # rank 0 sends to two, hears of one
@@ -95,9 +95,7 @@ def mixing(world, rounds, one, start, dtype, compressor):
             for parameter in model.parameters():
                 parameter.fill_(start[world.rank])
         for _ in range(rounds):
-            model(torch.ones(1, 3, dtype=dtype)).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(torch.ones(1, 3, dtype=dtype)).sum(), optimizer)
             seen.append(model.weight.detach()[0, 0].item())
         engine.close(average=False)
     return seen
@@ -159,8 +157,7 @@ def test_a_run_that_was_saved_goes_on_bit_for_bit(stop):
 
 
 def broken(world):
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, {"algorithm": "sgp", "topology": from_networkx(LOOP)}) as engine:
         for step in range(6):
             before = engine_state(engine)["slots"]

@@ -19,7 +19,7 @@ from tests.engine.harness import (
     train,
     values,
 )
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, take_step, trainable
 
 STEPS = 32
 SIZE = 225  # of the toy model
@@ -63,8 +63,7 @@ def rules(compressor, exchange="all_gather"):
 
 def bucket_places(world, config):
     """Where each bucket's entries lie among all parameters, in the bucket's order (that of backward)."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, config) as engine:
         CASES["toy"].local_loss(model, 0, world.rank).backward()
         layout = engine_state(engine)["layout"]
@@ -192,14 +191,11 @@ def test_on_gloo_as_in_process(name, debug):
 
 
 def compressed_selsync(world, compressor):
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     algorithm = {"name": "selsync", "threshold": 0.0, "window_steps": 1, "compressor": compressor}
     with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
         for step in range(20):
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
         engine.close(average=False)
     return values(model), engine.statistics["bytes_sent"]
 

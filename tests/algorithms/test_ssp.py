@@ -22,7 +22,7 @@ from tests.engine.harness import (
     train,
     values,
 )
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, take_step, trainable
 
 STEPS = 30
 
@@ -48,15 +48,12 @@ def test_staleness_0_is_bsp_on_gloo(optimizer, debug):
 
 def paced(world, staleness, steps, slow=5.0):
     """Rank 0 computes `slow` seconds a step, the others 1 s; when each step ended, and its clock's view."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     ended = []
     with world.attach(model, optimizer, settings(staleness)) as engine:
         for step in range(steps):
             world.group.sleep(slow if world.rank == 0 else 1.0)
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
             ended.append(world.group.time())
     return ended, engine.statistics["staleness_steps"], values(model)
 
@@ -121,13 +118,10 @@ def test_time_of_a_push_and_a_pull_is_counted():
 
 
 def counted(world, steps):
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, {**settings(2), "bucket_bytes": 1 << 20}) as engine:
         for step in range(steps):
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
         engine.close(average=False)
     return engine.statistics["bytes_sent"]
 
@@ -149,27 +143,21 @@ def test_ranks_may_end_at_different_times(staleness, debug):
 
 
 def uneven(world, staleness):
-    model = CASES["mlp"].model()
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("mlp", "momentum")
     with world.attach(model, optimizer, settings(staleness)) as engine, engine.join():
         for step in range(5 + 4 * world.rank):
             if world.rank == 2:
                 time.sleep(0.02)
-            CASES["mlp"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["mlp"].local_loss(model, step, world.rank), optimizer)
     return engine.statistics["steps"], values(model)
 
 
 def not_finite(world):
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, settings(1)):
         for step in range(9):
             loss = CASES["toy"].local_loss(model, step, world.rank)
-            (loss * (float("nan") if world.rank == 1 and step == 4 else 1.0)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(loss * (float("nan") if world.rank == 1 and step == 4 else 1.0), optimizer)
 
 
 @pytest.mark.ranks

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.engine.harness import World, in_process, on_gloo, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, take_step, trainable
 
 STALENESS = [0, 3, 16, math.inf]
 SECONDS = 1.0, 1.3, 5.0
@@ -41,8 +41,7 @@ def rule(staleness, steps):
 
 def pushing(world: World, algorithm, steps, looks=()):
     """Train; the start, this worker's moves, the model and what `averaged()` showed after some steps."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum")
     start, moves, seen = values(model), Moves(model, optimizer), []
     with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
         for step in range(steps[world.rank]):
@@ -50,9 +49,7 @@ def pushing(world: World, algorithm, steps, looks=()):
                 time.sleep(0.001 * SECONDS[world.rank])
             else:
                 world.group.sleep(SECONDS[world.rank])
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
             if step in looks:
                 seen.append(_look(engine, model, moves))
     return start, moves.total, values(model), seen
@@ -105,15 +102,12 @@ def test_on_gloo(staleness, debug):
 
 
 def switching(world: World, staleness):
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum")
     start, moves = values(model), Moves(model, optimizer)
     with world.attach(model, optimizer, {"algorithm": rule(staleness, 1)}) as engine:
         for step in range(9):
             world.group.sleep(SECONDS[world.rank])
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
         engine.switch("bsp")
         return start, moves.total, values(model)
 
@@ -125,8 +119,7 @@ def test_another_algorithm_goes_on_with_all_that_was_pushed(staleness):
 
 def resuming(world: World, algorithm, stop):
     """A run that is saved after `stop` steps of each rank and goes on in another engine."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum")
     start, moves, saved = values(model), Moves(model, optimizer), None
     for begin, end in ((0, stop[world.rank]), (stop[world.rank], UNEVEN[world.rank])):
         engine = world.attach(model, optimizer, {"algorithm": algorithm})
@@ -135,9 +128,7 @@ def resuming(world: World, algorithm, stop):
             engine.load_state_dict(saved[1])
         for step in range(begin, end):
             world.group.sleep(SECONDS[world.rank])
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
         if saved is None:
             saved = {name: value.clone() for name, value in model.state_dict().items()}, engine.state_dict()
             engine.close(average=False)
@@ -155,15 +146,12 @@ def test_a_resumed_run_loses_nothing_and_counts_nothing_twice(algorithm, stop):
 
 def epochs(world: World, staleness):
     """Each worker's epochs have another length, and all meet after each, to evaluate and to save."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum")
     start, moves, seen = values(model), Moves(model, optimizer), []
     with world.attach(model, optimizer, {"algorithm": rule(staleness, 1)}) as engine:
         for epoch in range(3):
             for step in range((2, 5, 14)[(world.rank + epoch) % 3]):
-                CASES["toy"].local_loss(model, step, world.rank).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
             seen.append(_look(engine, model, moves))
             engine.state_dict()
     return start, moves.total, values(model), seen
@@ -180,15 +168,12 @@ def test_who_waits_in_averaged_holds_up_nobody(network):
 
 def bounded(world: World, staleness):
     """After all have met the bound holds again: when this worker's steps ended, in its own time."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     ended = []
     with world.attach(model, optimizer, {"algorithm": rule(staleness, 1)}) as engine:
         for step in range(10):
             world.group.sleep(5.0 if world.rank == 0 else 1.0)
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
             ended.append(world.group.time())
             if step == 4:
                 with engine.averaged():

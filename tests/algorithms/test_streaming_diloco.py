@@ -19,7 +19,7 @@ from tests.engine.harness import (
     simulated_workers,
     train,
 )
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step, trainable
 
 STEPS = 40
 # The toy model's tensors have 66, 11, 99, 9, 36 and 4 entries.
@@ -85,14 +85,11 @@ def test_the_same_on_gloo(debug):
 
 def sending(world, config, steps):
     """Bytes sent in each step."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, config) as engine:
         sent = [engine.statistics["bytes_sent"]]
         for step in range(steps):
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
             sent.append(engine.statistics["bytes_sent"])
     return np.diff(sent)
 
@@ -114,9 +111,7 @@ def with_buffers(world, steps):
     with world.attach(model, optimizer, config) as engine:
         for step in range(steps):
             inputs, targets = case.data(step, world.rank)
-            case.loss(model(inputs + world.rank), targets).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(case.loss(model(inputs + world.rank), targets), optimizer)
         found = model[1].running_mean.clone().numpy()
         engine.close(average=False)
     return found

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 import relaxcomm
 from relaxcomm import ConfigError, RelaxcommError
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step
 
 ALGORITHMS: dict[str, Any] = {
     "diloco": {"name": "diloco", "steps": 3},
@@ -48,9 +48,7 @@ def run_of(name: str):
 
     def train(begin: int, steps: int) -> None:
         for step in range(begin, begin + steps):
-            case.local_loss(model, step, 0).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(case.local_loss(model, step, 0), optimizer)
 
     train(0, 5)
     return model, optimizer, engine, train, copied(engine.run_state_dict())

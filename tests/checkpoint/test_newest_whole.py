@@ -14,7 +14,7 @@ from relaxcomm import CheckpointWarning, ConfigError, checkpoint
 from relaxcomm.checkpoint.manifest import MANIFEST, checkpoints
 from relaxcomm.checkpoint.storage import METADATA
 from tests.engine.harness import World, in_process, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step, trainable
 
 
 def saved(world: World, folder: Path, steps: int, keep: int = 9):
@@ -24,9 +24,7 @@ def saved(world: World, folder: Path, steps: int, keep: int = 9):
     optimizer = make_optimizer("momentum", model)
     with world.attach(model, optimizer, {"algorithm": "local_sgd"}) as engine:
         for step in range(steps):
-            case.local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(case.local_loss(model, step, world.rank), optimizer)
             checkpoint.save(engine, folder, keep=keep)
             history.append(values(model))
         engine.close(average=False)
@@ -35,8 +33,7 @@ def saved(world: World, folder: Path, steps: int, keep: int = 9):
 
 def loaded(world: World, path: Path):
     """The folder that was loaded, or the error, and the parameters."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum")
     with world.attach(model, optimizer, {"algorithm": "local_sgd"}) as engine:
         try:
             found = checkpoint.load(engine, path)
@@ -174,9 +171,7 @@ def test_samples_are_counted_as_in_a_run_that_was_not_stopped(tmp_path):
                 seen.append(engine.statistics["samples"])
             while engine.statistics["steps"] < end:
                 for (x,) in loader:
-                    model(x).sum().backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    take_step(model(x).sum(), optimizer)
                     seen.append(engine.statistics["samples"])
                     if engine.statistics["steps"] == 3 and not begin:
                         checkpoint.save(engine, tmp_path)

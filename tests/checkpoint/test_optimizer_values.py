@@ -11,6 +11,7 @@ from relaxcomm.engine.membership.admission import exported_replica, restore_repl
 from relaxcomm.engine.membership.parcels import decoded, encoded
 from relaxcomm.replica.replica import Replica
 from tests.engine.harness import in_process
+from tests.models import take_step
 
 FACTORED = pytest.param(torch.optim.Adafactor, id="Adafactor")
 PRODUCT = pytest.param(torch.optim.NAdam, id="NAdam")  # which multiplies numbers up, in float32
@@ -26,9 +27,7 @@ def trained(model, optimizer, steps, rank=0):
     for step in steps:
         draw = torch.Generator().manual_seed(step * 7 + rank)
         inputs = torch.randn(4, 16, generator=draw).to(next(model.parameters()).dtype)
-        model(inputs).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(model(inputs).square().mean(), optimizer)
 
 
 def kept(model, optimizer):
@@ -86,9 +85,7 @@ def test_clients_moments_may_have_shapes_of_their_own(clients, tmp_path):
                 if epoch == 2 and not is_resumed:
                     checkpoint.save(engine, tmp_path)
                 for x, y in loader:
-                    torch.nn.functional.mse_loss(model(x), y).backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    take_step(torch.nn.functional.mse_loss(model(x), y), optimizer)
         return kept(model, optimizer)
 
     whole = in_process(run, 3, False)

@@ -25,7 +25,7 @@ from relaxcomm.checks.trial_problem import Trial
 from relaxcomm.config import registry
 from relaxcomm.plugin import Membership
 from tests.engine.harness import World, in_process, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, trainable
 
 NEEDED = {
     "adaptive_local_sgd": {"max_batch_size": 64},
@@ -76,8 +76,7 @@ def test_every_bundled_algorithm_goes_on_bit_for_bit(name, tmp_path):
 
 def some_run(world: World, folder: Path, steps: int, algorithm="local_sgd", case="convnet"):
     """Train and save after each step; the engine's ranks end with their parameters."""
-    model = CASES[case].model(seed=world.rank)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable(case, "momentum", seed=world.rank)
     with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
         for step in range(steps):
             CASES[case].local_loss(model, step, world.rank).backward()
@@ -88,8 +87,7 @@ def some_run(world: World, folder: Path, steps: int, algorithm="local_sgd", case
 
 def load_into(world: World, folder: Path, algorithm="local_sgd", case="convnet"):
     """The message of the error that loading ends with; or None. Nothing has changed if there is one."""
-    model = CASES[case].model()
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable(case, "momentum")
     with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
         before = values(model)
         try:

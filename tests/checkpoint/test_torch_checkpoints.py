@@ -7,7 +7,7 @@ import pytest
 import torch.distributed.checkpoint as dcp
 
 from tests.engine.harness import World, on_gloo, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step
 
 
 def through_torch(world: World, folder: str, stops: bool):
@@ -21,9 +21,7 @@ def through_torch(world: World, folder: str, stops: bool):
                 dcp.load({"engine": engine}, checkpoint_id=folder)
                 model.load_state_dict(kept)
             for step in span:
-                case.local_loss(model, step, world.rank).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(case.local_loss(model, step, world.rank), optimizer)
             if span.stop == 6:
                 dcp.save({"engine": engine}, checkpoint_id=folder)
                 kept = {name: value.clone() for name, value in model.state_dict().items()}

@@ -9,15 +9,13 @@ import torch
 
 from relaxcomm import from_networkx
 from tests.engine.harness import World, in_process, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step
 
 LOCAL = {"name": "local_sgd", "steps": 4}
 
 
 def step(case, model, optimizer, index: int, rank: int) -> None:
-    case.local_loss(model, index, rank).backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    take_step(case.local_loss(model, index, rank), optimizer)
 
 
 def floats(model):
@@ -170,9 +168,7 @@ def pushed(world: World):
     with world.attach(model, optimizer, config) as engine:
         for step in range(3):
             loss = sum(parameter.sum() for parameter in model.parameters())
-            (-world.rank * loss if step == 0 else 0 * loss).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(-world.rank * loss if step == 0 else 0 * loss, optimizer)
             own = values(model)
             with engine.averaged():
                 seen.append(values(model))

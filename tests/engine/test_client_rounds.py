@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import relaxcomm
+from tests.models import take_step
 
 CLIENTS = {"algorithm": {"name": "fedavg", "clients": 2}}  # of 4 batches each, on one worker
 
@@ -25,9 +26,7 @@ def round_of(group, stop=None, saved=None):
             engine.load_state_dict(saved["engine"])
         loader = engine.loader(range(16), batch_size=2)
         for index, _ in enumerate(loader, start=1):
-            model(torch.ones(1, 1, dtype=torch.double)).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(torch.ones(1, 1, dtype=torch.double)).sum(), optimizer)
             if index == stop:
                 kept = {"model": model.state_dict(), "engine": engine.state_dict()}
                 return copy.deepcopy(kept)
@@ -49,9 +48,7 @@ def left(group, steps, batches):
         for size in (batches, None):
             for index, _ in enumerate(engine.loader(range(16), batch_size=2)):
                 if size is None or index < steps:
-                    model(torch.ones(1, 1, dtype=torch.double)).sum().backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    take_step(model(torch.ones(1, 1, dtype=torch.double)).sum(), optimizer)
                 if index + 1 == size:
                     break
         return engine.statistics["synchronisations"]
@@ -98,9 +95,7 @@ def test_a_last_round_that_was_left_is_given_up(size, caplog):
             for stop in (None, last):
                 loader = engine.loader(range(16), batch_size=2)
                 for _ in islice(loader, stop and loader.batches_left if stop == "end" else stop):
-                    model(torch.ones(1, 1, dtype=torch.double)).sum().backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    take_step(model(torch.ones(1, 1, dtype=torch.double)).sum(), optimizer)
         return model.weight.item()
 
     expected = relaxcomm.simulate(lambda group: program(group, 0), size)

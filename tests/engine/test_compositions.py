@@ -8,7 +8,7 @@ import torch
 
 from tests import references
 from tests.engine.harness import World, assert_histories_agree, simulated_workers, train, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, trainable
 
 STEPS = 32
 GRADIENTS = {"payload": "gradients", "exchange": "all_reduce"}
@@ -129,8 +129,7 @@ def test_cast_on_three_ranks_stays_within_its_rounding_and_halves_the_bytes(netw
 
 
 def cast_parameters(world: World):
-    model = CASES["mlp"].model(seed=world.rank)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("mlp", "plain", seed=world.rank)
     rule = deltas(2, {"sgd": {"lr": 1.0}}, compressor={"cast": {"dtype": "bfloat16"}})
     with world.attach(model, optimizer, {"algorithm": {"rules": [rule]}}) as engine:
         start = values(model)

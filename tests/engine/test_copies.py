@@ -18,6 +18,7 @@ from torch import nn
 import relaxcomm
 from relaxcomm import UsageError
 from relaxcomm.network import single
+from tests.models import take_step
 from tests.ranks import launch_script, run_ranks
 from tests.waiting import until
 
@@ -44,9 +45,7 @@ def make():
 
 def train(model, optimizer, steps=3):
     for step in range(steps):
-        model(torch.ones(5, 3) + step).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(model(torch.ones(5, 3) + step).square().mean(), optimizer)
 
 
 @pytest.mark.parametrize("algorithm", ["bsp", "local_sgd", "selsync"])

@@ -10,13 +10,12 @@ import torch
 
 import relaxcomm.config
 from tests.engine.harness import in_process, on_gloo, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step, trainable
 
 
 def perturbed(world, algorithm, policy, at=7, steps=16, every=4):
     """Rank 1's parameters change by themselves in step `at`; in which step it was noticed."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     config = {"algorithm": algorithm, "drift_guard": {"every_steps": every, "policy": policy}}
     noticed = None
     with world.attach(model, optimizer, config) as engine:
@@ -109,9 +108,7 @@ def compared(world, algorithm):
 
         drift._differing = look
         for step in range(16):
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
     return found
 
 
@@ -141,8 +138,7 @@ def test_policies(policy):
 
 def averaged_away(world, algorithm):
     """Parameters that one rank has changed, some steps after an average, where optimizers have momentum."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum")
     config = {"algorithm": algorithm, "drift_guard": {"every_steps": 4, "policy": "average"}}
     with world.attach(model, optimizer, config) as engine:
         for step in range(10):
@@ -178,9 +174,7 @@ def looked_up(world):
     config = {"algorithm": "bsp", "drift_guard": {"every_steps": 4, "policy": "error"}}
     with world.attach(table, optimizer, config):
         for _ in range(4):
-            table(torch.tensor([world.rank])).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(table(torch.tensor([world.rank])).sum(), optimizer)
 
 
 def test_an_embedding_that_bounds_its_rows_parts_replicas():

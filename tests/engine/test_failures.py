@@ -12,7 +12,7 @@ from torch import nn
 
 from tests import references
 from tests.engine.harness import World, in_rank_process, on_gloo, simulated_workers, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step
 from tests.ranks import RankError, run_ranks
 
 pytestmark = pytest.mark.ranks
@@ -97,9 +97,7 @@ def leave_early(world: World, algorithm, at_step: int, name: str):
             if world.rank == 2 and step == at_step:
                 store.wait(reported, timedelta(seconds=60))
                 return None
-            case.local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(case.local_loss(model, step, world.rank), optimizer)
     except Exception as error:
         met = error
         return type(error).__name__, str(error)
@@ -129,9 +127,7 @@ def fail_inside(world: World, algorithm):
             loss = case.local_loss(model, step, world.rank)
             if world.rank == 1 and step == 3:
                 raise KeyError("the user's own mistake")
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(loss, optimizer)
 
 
 @pytest.mark.parametrize("algorithm", ["bsp", LOCAL], ids=["bsp", "local_sgd"])

@@ -8,7 +8,7 @@ from torch import nn
 
 import relaxcomm
 from tests.engine.harness import World, in_process, on_gloo
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step
 
 NAN = float("nan")
 STEPS, BAD_STEP, BAD_RANK = 8, 3, 1
@@ -167,9 +167,7 @@ def closing(world: World, algorithm, what: str, how: str):
     optimizer = make_optimizer("plain", model)
     engine = world.attach(model, optimizer, {"algorithm": algorithm})
     for step in range(2):
-        case.local_loss(model, step, world.rank).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(case.local_loss(model, step, world.rank), optimizer)
     if world.rank == BAD_RANK:
         spoil(dict(model.state_dict())[what])
     before = {name: value.clone() for name, value in model.state_dict().items()}

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tests.engine.harness import World, in_process, values
+from tests.models import take_step
 
 STEPS, RANKS, ROWS = 6, 3, 4
 
@@ -28,9 +29,7 @@ def train(
             middle()
         model[0].requires_grad_(step not in frozen)
         batch = torch.randn(RANKS * ROWS, 6, generator=torch.Generator().manual_seed(step))
-        model(batch[rows]).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(model(batch[rows]).square().mean(), optimizer)
 
 
 def on_ranks(world: World, second, frozen):

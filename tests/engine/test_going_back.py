@@ -14,7 +14,7 @@ from relaxcomm import NonFiniteError
 from relaxcomm.config import registry
 from relaxcomm.testing import PretendGpu
 from tests.engine.harness import World, in_process, on_gloo, simulated_workers, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, trainable
 
 SAVED, BAD, STEPS, BAD_RANK = 5, 7, 12, 1
 SIZE = 3
@@ -321,8 +321,7 @@ def test_before_the_first_phase_from_a_later_one(first, phases, back_at):
 
 def test_a_phase_that_has_another_algorithm_now_is_not_taken_for_the_first():
     def train(world: World) -> None:
-        model = CASES["toy"].model()
-        optimizer = make_optimizer("plain", model)
+        model, optimizer = trainable("toy", "plain")
         often, bsp, seldom = (
             {"after_steps": after, "algorithm": algorithm}
             for after, algorithm in ((1, OFTEN), (2, "bsp"), (2, SELDOM))

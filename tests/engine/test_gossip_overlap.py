@@ -10,6 +10,7 @@ import torch
 import relaxcomm
 from relaxcomm.network import Link
 from tests.engine.harness import World
+from tests.models import take_step
 
 LATENCY, COMPUTE, STEPS, NUMEL = 0.05, 1.0, 10, 1000
 BANDWIDTH = 16_000.0
@@ -30,9 +31,7 @@ def clock(group, algorithm, buckets: int) -> float:
             if step == 1:
                 begun = group.time()
             group.sleep(COMPUTE)
-            sum(layer(torch.ones(1, NUMEL // buckets)).sum() for layer in layers).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(sum(layer(torch.ones(1, NUMEL // buckets)).sum() for layer in layers), optimizer)
         seconds = (group.time() - begun) / STEPS
         engine.close(average=False)
     return seconds

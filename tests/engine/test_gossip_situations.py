@@ -9,7 +9,7 @@ import torch
 import relaxcomm
 from relaxcomm import topology
 from tests.engine.harness import World, in_process, saved_and_loaded, simulated_workers, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step
 
 BATCHES = (4, 7, 9)
 
@@ -22,9 +22,7 @@ def uneven(world: World, config, epochs: int):
         for epoch in range(epochs):
             with engine.join():
                 for step in range(BATCHES[world.rank]):
-                    case.local_loss(model, 100 * epoch + step, world.rank).backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    take_step(case.local_loss(model, 100 * epoch + step, world.rank), optimizer)
             ends.append(values(model))
     return [*ends, values(model)]
 
@@ -68,9 +66,7 @@ def overflowing(group, algorithm):
                     with torch.no_grad():
                         model.weight[0, 0] = 1e6
                 kept = values(model)
-                model(torch.ones(1, 3)).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(model(torch.ones(1, 3)).sum(), optimizer)
     except relaxcomm.NonFiniteError as error:
         return str(error).split(":")[0], (values(model) == kept).all()
     return "trained on", True
@@ -102,9 +98,7 @@ def buffers_and_parameters(world: World, rounds: int):
             model[1].running_mean.fill_(world.rank)
             model[0].bias.fill_(world.rank)
         for _ in range(rounds + 1):
-            model(torch.ones(2, 3)).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(torch.ones(2, 3)).sum(), optimizer)
         found = model[1].running_mean.clone(), model[0].bias.detach().clone()
         engine.close(average=False)
     return found
@@ -124,9 +118,7 @@ def mean_in_the_middle(world: World, config):
     seen = []
     with world.attach(model, optimizer, config) as engine:
         for step in range(5):
-            case.local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(case.local_loss(model, step, world.rank), optimizer)
             own = values(model)
             with engine.averaged():
                 inside = values(model)

@@ -11,6 +11,7 @@ from relaxcomm.network.in_process import single
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.handover import Handover
 from relaxcomm.step.world import World
+from tests.models import take_step
 
 SIZE = 7  # parameters, of which rank 0 serves 4
 
@@ -23,9 +24,7 @@ def test_what_is_left_of_a_server(fate):
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         with relaxcomm.attach(model, optimizer, "ssp", process_group=group) as engine:
             for _ in range(3):
-                model(torch.ones(1, SIZE)).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(model(torch.ones(1, SIZE)).sum(), optimizer)
             engine.world.meet("the last push")
             if group.rank() == 0:
                 left(engine, model, fate)

@@ -8,7 +8,7 @@ import torch
 
 from relaxcomm import UsageError
 from tests.engine.harness import World, simulated_workers, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step, trainable
 
 BATCHES = (4, 7, 9)
 
@@ -23,9 +23,7 @@ def run(world: World, algorithm, optimizer_name: str, case_name: str, epochs: in
         for epoch in range(epochs):
             with engine.join():
                 for step in range(BATCHES[world.rank]):
-                    case.local_loss(model, 100 * epoch + step, world.rank).backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    take_step(case.local_loss(model, 100 * epoch + step, world.rank), optimizer)
             ends.append(values(model))
         buffers = [b.clone() for b in model.buffers() if b.is_floating_point()]
         steps = engine.statistics["steps"]
@@ -91,9 +89,7 @@ def without_data(world: World):
     with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
         with engine.join():
             for step in range(0 if world.rank == 0 else 3):
-                case.local_loss(model, step, world.rank).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(case.local_loss(model, step, world.rank), optimizer)
         return values(model)
 
 
@@ -118,9 +114,7 @@ def with_phases(world: World, batches: tuple[int, ...]):
     with world.attach(model, optimizer, PHASES) as engine:
         with engine.join():
             for step in range(batches[world.rank]):
-                case.local_loss(model, step, world.rank).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(case.local_loss(model, step, world.rank), optimizer)
         return values(model), engine.algorithm.name, engine.statistics["steps"]
 
 
@@ -158,8 +152,7 @@ def enter(context):
 
 def goes_elsewhere_inside(world: World, algorithm: str):
     """What refuses what all do together inside, when another may have no data left; what runs after one."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
         state, run_state, refused = engine.state_dict(), engine.run_state_dict(), []
         told = []  # of the other way to switch

@@ -10,6 +10,7 @@ from torch.ao.quantization._learnable_fake_quantize import _LearnableFakeQuantiz
 from torch.nn.utils import prune
 
 from relaxcomm import UsageError, attach, simulate
+from tests.models import take_step
 
 KEPT = {
     "mask": lambda: torch.full((3, 3), float("-inf")).triu(1),
@@ -39,9 +40,7 @@ def train(model, optimizer, rank, *, steps):
     """On data of this rank's own."""
     for step in range(steps):
         generator = torch.Generator().manual_seed(10 * step + rank)
-        model(torch.randn(8, 3, generator=generator)).square().sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(model(torch.randn(8, 3, generator=generator)).square().sum(), optimizer)
 
 
 def dense(buffer):
@@ -143,9 +142,7 @@ def grown(group, seen, neighbour=2):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     with attach(model, optimizer, {"algorithm": {"name": "local_sgd", "steps": 2}}, process_group=group):
         for step in range(4):
-            model(torch.full((2, 3), step + 10.0 * group.rank())).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(torch.full((2, 3), step + 10.0 * group.rank())).square().mean(), optimizer)
     return model.least.tolist(), model.most.unique().tolist()
 
 
@@ -208,9 +205,7 @@ def trained(group, *, persistent, algorithm):
     with attach(model, optimizer, {"algorithm": algorithm}, process_group=group) as engine:
         for step in range(4):
             length = 12 if group.rank() and step == 1 else 6
-            model(torch.ones(length, 4)).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(torch.ones(length, 4)).square().mean(), optimizer)
         with engine.averaged():
             pass
     return len(model.cos_cached)
@@ -282,9 +277,7 @@ def pruned(group, *, in_averaged):
     with attach(model, optimizer, config, process_group=group) as engine:
         for step in range(12):
             inputs = torch.randn(4, 8, generator=torch.Generator().manual_seed(100 * step + group.rank()))
-            model(inputs + 3 * group.rank()).sub(1).square().mean().clamp(max=5).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(inputs + 3 * group.rank()).sub(1).square().mean().clamp(max=5), optimizer)
             if step == 5 and not in_averaged:
                 prune.l1_unstructured(model[0], "weight", 0.5)
             elif step == 5:
@@ -328,9 +321,7 @@ def quantized(group, *, observer, algorithm):
                 fitted &= torch.equal(fake.scale, pair[0]) and torch.equal(fake.zero_point, pair[1])
             generator = torch.Generator().manual_seed(100 * step + group.rank())
             inputs = torch.randn(32, 6, generator=generator) + 2.0 * group.rank()
-            model(inputs).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(inputs).square().mean(), optimizer)
         with engine.averaged():
             fitted &= torch.equal(fake.scale, pair[0]) and torch.equal(fake.zero_point, pair[1])
     expected = fake.calculate_qparams()

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from tests.engine.harness import engine_state, in_process
+from tests.models import take_step
 
 HALVES = [torch.bfloat16, torch.float16]
 STEPS = 100
@@ -89,9 +90,7 @@ def outer_run(world, rule, dtype, rounds):
         model, optimizer, {"algorithm": {"rules": [rule]}, "bucket_bytes": 2 * NUMEL}
     ) as engine:
         for _ in range(rounds):
-            model(torch.full((2, NUMEL), unit * (1 + world.rank % 2), dtype=dtype)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(torch.full((2, NUMEL), unit * (1 + world.rank % 2), dtype=dtype)), optimizer)
         slots = engine_state(engine)["slots"]
         held = torch.stack([vector.detach().double() for vector in model.vectors])
     return held, [made["payload"]["anchor"] for _, _, made in slots if "anchor" in made.get("payload", {})]
@@ -131,7 +130,5 @@ def reference_outer(world, rule, dtype, rounds):
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with world.attach(model, optimizer, {"algorithm": {"rules": [rule]}}):
         for _ in range(rounds):
-            (model.weight.sum() * unit * 4 / 3).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model.weight.sum() * unit * 4 / 3, optimizer)
     return float(model.weight.detach())

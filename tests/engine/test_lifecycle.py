@@ -16,7 +16,7 @@ import relaxcomm
 from relaxcomm import ConfigError
 from tests import references
 from tests.engine.harness import World, in_process, on_gloo, simulated_workers, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step, trainable
 from tests.ranks import RankError
 
 LOCAL = {"name": "local_sgd", "steps": 2}
@@ -49,9 +49,7 @@ def traces(world: World, algorithm, fail: bool):
         with world.attach(model, optimizer, {"algorithm": algorithm}):
             attached = hook_counts(model, optimizer)
             for step in range(3):
-                case.local_loss(model, step, world.rank).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(case.local_loss(model, step, world.rank), optimizer)
             if fail:
                 raise KeyError("the user's own mistake")
     except KeyError:
@@ -87,9 +85,7 @@ def attach_again(world: World):
     for algorithm, span in (("bsp", range(4)), (LOCAL, range(4, 8))):
         with world.attach(model, optimizer, {"algorithm": algorithm}):
             for step in span:
-                case.local_loss(model, step, world.rank).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(case.local_loss(model, step, world.rank), optimizer)
     return values(model)
 
 
@@ -134,8 +130,7 @@ def test_close_ends_the_transport_s_threads():
 
 
 def attach_twice(world: World):
-    model = CASES["toy"].model(seed=0)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain", seed=0)
     with world.attach(model, optimizer, {"algorithm": "bsp"}):
         world.attach(model, optimizer, {"algorithm": "bsp"})
 
@@ -181,9 +176,7 @@ def unfreeze(world: World):
         for step in range(4):
             if step == 2:
                 model[2].requires_grad_(True)
-            case.local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(case.local_loss(model, step, world.rank), optimizer)
 
 
 def convert(world: World):
@@ -196,9 +189,7 @@ def convert(world: World):
             inputs, targets = (
                 tensor.to(model[0].weight.dtype) for tensor in CASES["mlp"].data(step, world.rank)
             )
-            nn.functional.mse_loss(model(inputs), targets).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(nn.functional.mse_loss(model(inputs), targets), optimizer)
 
 
 def create_graph(world: World):
@@ -324,8 +315,7 @@ def test_the_error_of_an_in_process_rank_reaches_the_test():
 
 def test_a_string_is_an_algorithm_s_name_unless_it_is_a_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    model = CASES["toy"].model(seed=0)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain", seed=0)
 
     def attached(config):
         with relaxcomm.attach(model, optimizer, config) as engine:

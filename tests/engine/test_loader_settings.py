@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 import relaxcomm
 from relaxcomm.data import Injection, by_label, disjoint
 from tests.engine.harness import World
+from tests.models import take_step
 
 CLASSES = torch.arange(33) % 3
 DATA = TensorDataset(torch.arange(33), CLASSES)
@@ -26,9 +27,7 @@ def loaded(group, data, options):
     with world.attach(model, optimizer, config) as engine:
         batches = []
         for indices, _ in engine.loader(DATA, batch_size=4, **options):
-            model(indices[:, None].float()).mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(indices[:, None].float()).mean(), optimizer)
             batches.append(indices.tolist())
         return batches, engine.statistics["samples"]
 

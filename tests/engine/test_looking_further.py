@@ -33,7 +33,7 @@ from relaxcomm.primitives import (
     relative_gradient_change,
     sgd,
 )
-from tests.models import SEEDING
+from tests.models import SEEDING, take_step
 
 RANKS = 3
 LARGE, SMALL = 1 << 20, 64  # bytes of a bucket
@@ -70,9 +70,7 @@ def train(group, config, steps=8, tell=lambda engine, rank, step, loss: None):
             draw = torch.Generator().manual_seed(100 * group.rank() + step)
             loss = model(torch.randn(4, 7, generator=draw)).square().mean()
             tell(engine, group.rank(), step, loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(loss, optimizer)
             history.append(nn.utils.parameters_to_vector(model.parameters()).detach().clone())
             exchanged.append(engine.statistics["synchronisations"])
     return history, exchanged

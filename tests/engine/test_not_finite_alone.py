@@ -11,7 +11,7 @@ import torch
 import relaxcomm
 from relaxcomm import Link
 from tests.engine.harness import World, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, take_step, trainable
 from tests.ranks import RankError, run_ranks
 
 ALONE = "ad_psgd", "async_model_average", "ssp"
@@ -21,16 +21,13 @@ STEPS = 10
 
 def spoilt(world: World, algorithm: str, bad: int, at: int, pace, steps: int = STEPS) -> tuple[str, bool]:
     """A rank's parameter becomes NaN after a step; its error, and whether it is finite."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum")
     config = {"algorithm": algorithm, "bucket_bytes": 512, "timeout_seconds": 20}
     try:
         with world.attach(model, optimizer, config) as engine:
             for step in range(steps):
                 pace()
-                CASES["toy"].local_loss(model, step, world.rank).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
                 if world.rank == bad and step == at:
                     with torch.no_grad():
                         model[2].bias[3] = float("nan")

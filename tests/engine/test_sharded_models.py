@@ -18,7 +18,7 @@ from relaxcomm import CompositionError, ConfigError, RelaxcommError, UsageError,
 from tests.engine import sharded
 from tests.engine.sharded import RANKS, REPLICAS, SHARDS, mesh, shard
 from tests.golden.cases import CASES
-from tests.models import CASES as MODELS
+from tests.models import CASES as MODELS, take_step
 from tests.ranks import run_ranks
 
 pytestmark = pytest.mark.ranks
@@ -184,9 +184,7 @@ def federated(rank: int) -> Any:
     with relaxcomm.attach(model, optimizer, config) as engine:
         for _ in range(3):
             for x, y in engine.loader(data, batch_size=3):
-                nn.functional.mse_loss(model(x), y).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(nn.functional.mse_loss(model(x), y), optimizer)
     return sharded.whole(model)
 
 
@@ -200,9 +198,7 @@ def federated_whole() -> Any:
         with relaxcomm.attach(model, optimizer, config, process_group=group) as engine:
             for _ in range(3):
                 for x, y in engine.loader(data, batch_size=3 * SHARDS):
-                    nn.functional.mse_loss(model(x), y).backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    take_step(nn.functional.mse_loss(model(x), y), optimizer)
         return sharded.flat(list(model.parameters()))
 
     return relaxcomm.simulate(worker, REPLICAS)[0]
@@ -225,9 +221,7 @@ def growing(rank: int) -> Any:
         for x, y in engine.loader(data, batch_size=2):
             seen += x[:, 0].tolist()
             sizes.append(len(x))
-            nn.functional.mse_loss(model(x), y).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(nn.functional.mse_loss(model(x), y), optimizer)
     return seen, sizes
 
 
@@ -351,9 +345,7 @@ def resumed(rank: int, folder: str) -> Any:
                     assert checkpoint.load(engine, path) is not None
                     assert engine.statistics["steps"] == first
                 for step in range(first, last):
-                    case.local_loss(model, step, rank).backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    take_step(case.local_loss(model, step, rank), optimizer)
                 if last == 6:
                     checkpoint.save(engine, path)
                 ends.append(sharded.whole(model))
@@ -391,9 +383,7 @@ def evaluated(rank: int) -> Any:
     inputs = torch.ones(2, 6, dtype=torch.float64)
     with relaxcomm.attach(model, optimizer, {"algorithm": {"name": "local_sgd", "steps": 50}}) as engine:
         for step in range(3):
-            case.local_loss(model, step, rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(case.local_loss(model, step, rank), optimizer)
         with torch.no_grad():
             own = model(inputs)
             with engine.averaged():
@@ -476,13 +466,9 @@ def many_ways(rank: int) -> dict[str, Any]:
             if name == "frozen":
                 with engine.join():
                     for step in range(2 + rank // SHARDS):
-                        case.local_loss(model, step, rank).backward()
-                        optimizer.step()
-                        optimizer.zero_grad()
+                        take_step(case.local_loss(model, step, rank), optimizer)
                 for step in range(2):  # of which all have the same momentum
-                    case.local_loss(model, step, rank).backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    take_step(case.local_loss(model, step, rank), optimizer)
         found[name] = (first, sharded.whole(model))
         if name == "frozen since":  # its momentum has stopped
             np.testing.assert_array_equal(sharded.whole(model[2]), still)
@@ -552,9 +538,7 @@ def watched(rank: int, folder: str) -> Any:
     optimizer = sharded.momentum(list(model.parameters()))
     with relaxcomm.attach(model, optimizer, config) as engine:
         for step in range(17):
-            MODELS["toy"].local_loss(model, step, rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(MODELS["toy"].local_loss(model, step, rank), optimizer)
         return engine.metrics_url, engine.statistics["bytes_sent"]
 
 

@@ -13,7 +13,7 @@ from tests import references
 from tests.algorithms.test_five_algorithms import ALGORITHMS
 from tests.engine.harness import World, in_process, simulated_workers, train, values
 from tests.engine.test_compositions import COMPOSITIONS
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -41,9 +41,7 @@ def test_alone_bsp_is_plain_training_bit_for_bit():
     plain = case.model(seed=0)
     optimizer = make_optimizer("adamw", plain)
     for step in range(10):
-        case.local_loss(plain, step, 0).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(case.local_loss(plain, step, 0), optimizer)
     history = train(World(0, 1), {"algorithm": "bsp"}, 10, "adamw", "transformer")
     np.testing.assert_array_equal(history[-1], values(plain))
 

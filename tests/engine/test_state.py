@@ -12,7 +12,7 @@ import torch
 import relaxcomm
 from tests.engine.harness import World, on_gloo, values
 from tests.engine.test_compositions import COMPOSITIONS
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, trainable
 
 STEPS = 14
 CONFIGS = {
@@ -116,8 +116,7 @@ def load_into_another(world: World):
 
 
 def load_of_another_algorithm(world: World):
-    model = CASES["toy"].model(seed=0)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain", seed=0)
     with world.attach(model, optimizer, {"algorithm": CONFIGS["diloco"]}) as engine:
         state = engine.state_dict()
     with world.attach(model, optimizer, {"algorithm": CONFIGS["slowmo"]}) as engine:
@@ -125,8 +124,7 @@ def load_of_another_algorithm(world: World):
 
 
 def load_after_the_same_switch(world: World) -> tuple[str, float]:
-    model = CASES["toy"].model(seed=0)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain", seed=0)
     with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
         engine.switch(CONFIGS["diloco"])
         steps(CASES["toy"], model, optimizer, world.rank, range(3), [])

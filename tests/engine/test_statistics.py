@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from tests.engine.harness import World
+from tests.models import take_step
 
 PARAMETERS = 4 * 30 * 32  # four weights of 30 x 32 entries
 KEYS = ("steps", "synchronisations", "lssr", "bytes_sent", "bytes_received", "bytes_uncompressed")
@@ -27,9 +28,7 @@ def run(world: World, algorithm, steps: int, bucket_bytes: int):
     with world.attach(model, optimizer, {"algorithm": algorithm, "bucket_bytes": bucket_bytes}) as engine:
         rows.append({key: engine.statistics[key] for key in KEYS})
         for _ in range(steps):
-            model(torch.ones(2, 32)).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(torch.ones(2, 32)).sum(), optimizer)
             rows.append({key: engine.statistics[key] for key in KEYS})
     return rows
 
@@ -99,9 +98,7 @@ def evaluated(world: World, algorithm, num_averages: int = 2):
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
     engine = world.attach(model, optimizer, {"algorithm": algorithm})
     for _ in range(3):
-        model(torch.ones(2, 32)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(model(torch.ones(2, 32)).sum(), optimizer)
     rows = []
     for _ in range(num_averages):
         rows.append([engine.statistics[key] for key in keys])

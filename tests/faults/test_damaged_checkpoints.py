@@ -17,7 +17,7 @@ import relaxcomm
 from relaxcomm import CheckpointWarning, ConfigError, checkpoint
 from relaxcomm.checkpoint.manifest import MANIFEST, File, Manifest
 from tests.engine.harness import World, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, trainable
 
 SIZE = 2
 STEPS = (1, 2)
@@ -54,8 +54,7 @@ def load_all(path: Path) -> list[tuple[Any, list[float]]]:
     """What each rank loads, or its error, and its parameters then."""
 
     def load(world: World) -> tuple[Any, list[float]]:
-        model = CASES["toy"].model(seed=5)
-        optimizer = make_optimizer("momentum", model)
+        model, optimizer = trainable("toy", "momentum", seed=5)
         with world.attach(model, optimizer, {"algorithm": "local_sgd", "timeout_seconds": 20}) as engine:
             try:
                 found = checkpoint.load(engine, path)

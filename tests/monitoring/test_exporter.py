@@ -21,15 +21,14 @@ from relaxcomm.monitoring import addresses
 from relaxcomm.monitoring.exporter import Exporter, Target
 from relaxcomm.monitoring.metrics_settings import MetricsConfig
 from tests.engine.harness import in_process, on_gloo
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, trainable
 from tests.monitoring.harness import fetch
 from tests.ranks import launch_script
 
 
 def urls_of(world, config, steps=1):
     """Where each rank is after some training, and what rank 0's service discovery says."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, {"algorithm": "bsp", "metrics": config}) as engine:
         for step in range(steps):
             CASES["toy"].local_loss(model, step, world.rank).backward()
@@ -86,8 +85,7 @@ def test_a_place_that_cannot_be_had_does_not_stop_training(config):
 
 
 def unmeasured(world, config):
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, {"algorithm": "bsp", "metrics": config}) as engine:
         CASES["toy"].local_loss(model, 0, world.rank).backward()
         optimizer.step()

@@ -19,15 +19,14 @@ from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.network.byte_counters import ByteCounters
 from relaxcomm.step import replica_norms
 from tests.engine.harness import in_process, on_gloo, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step, trainable
 from tests.monitoring.harness import fetch, parse, read_log, value
 
 
 def trained(world, config, steps, observe=True):
     """The series after training, the statistics then, and the parameters before each step's exchange."""
     replica_norms._SHARE = math.inf  # no budget: every synchronisation is sampled
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     config = {"metrics": {"port": 0}, **config}
     locals_, losses = [], []
     with world.attach(model, optimizer, config) as engine:
@@ -116,17 +115,14 @@ def test_bytes_are_told_apart_by_primitive():
 
 def switched(world, first, second):
     """What the snapshot shows before a switch and after more steps: bytes and exchanges by primitive."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, {"algorithm": first}) as engine:
         shown = []
         for step in range(6):
             if step == 4:
                 shown.append(engine.snapshot())
                 engine.switch(second)
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
         return [*shown, engine.snapshot()]
 
 
@@ -161,17 +157,14 @@ def test_late_averages_are_stale():
 
 
 def drifting(world, policy):
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     guard = {"every_steps": 2, "policy": policy}
     shown = []
     with world.attach(
         model, optimizer, {"algorithm": "bsp", "drift_guard": guard, "metrics": {"port": 0}}
     ) as e:
         for step in range(6):
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
             if step == 3 and world.rank == 1:
                 with torch.no_grad():
                     model[2].weight[3, 3] += 0.75
@@ -192,14 +185,11 @@ def test_the_drift_guard_measures_how_far_a_replica_is(policy):
 
 def evaluations(world, algorithm, folder):
     """What is shown after two evaluations of a run."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     config = {"algorithm": algorithm, "metrics": {"port": 0}, "output": str(folder)}
     with world.attach(model, optimizer, config) as engine:
         for accuracy in (0.25, 0.75):
-            CASES["toy"].local_loss(model, 0, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, 0, world.rank), optimizer)
             with engine.averaged():
                 engine.observe_evaluation(accuracy=accuracy, perplexity=torch.tensor(9.5))
         with pytest.raises(relaxcomm.UsageError, match="is no number"):
@@ -254,8 +244,7 @@ def test_a_plug_in_adds_a_metric_in_one_line():
 
 def rounds(world):
     """Steps by outcome, read after every step and every round."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     dtype = next(model.parameters()).dtype
     data = torch.utils.data.TensorDataset(torch.randn(24, model[0].in_features, dtype=dtype))
     shown = []
@@ -268,9 +257,7 @@ def rounds(world):
         loader = engine.loader(data, batch_size=4)
         for _ in range(3):
             for (x,) in loader:
-                model(x).square().mean().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(model(x).square().mean(), optimizer)
                 look()
             look()
     return shown
@@ -284,8 +271,7 @@ def test_counters_never_fall_where_rounds_end_between_steps():
 
 def gone_back(world, period):
     """Steps by outcome before an earlier state is loaded, then, and after more steps."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     algorithm = {"name": "local_sgd", "steps": period}
     shown = []
     with world.attach(model, optimizer, {"algorithm": algorithm, "metrics": {"port": None}}) as engine:
@@ -294,9 +280,7 @@ def gone_back(world, period):
                 known = engine.run_state_dict()
             elif step == 9:
                 engine.load_run_state_dict(known)
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
             series = parse(prometheus_client.generate_latest(engine.metrics).decode())
             shown.append(
                 [value(series, "relaxcomm_steps_total", outcome=o) for o in ("local", "synchronised")]
@@ -319,14 +303,11 @@ def test_steps_are_those_of_the_state_that_was_loaded(period, before, after):
 
 def last_round(world):
     """How long this rank waited in the one round of a run, and what is shown of it in the end."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     data = torch.utils.data.TensorDataset(torch.randn(12, model[0].in_features, dtype=model[0].weight.dtype))
     with world.attach(model, optimizer, {"algorithm": "fedavg"}) as engine:
         for (x,) in engine.loader(data, batch_size=2):
-            model(x).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(x).square().mean(), optimizer)
         waited = engine.statistics["exposed_communication_seconds"]
     return waited, engine.snapshot().exposed_seconds
 
@@ -429,16 +410,13 @@ def test_what_a_bad_step_has_sent_is_on_its_way_no_more():
 
 
 def many_steps(world, folder, log_bytes, steps):
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     metrics = {"port": None, "log_bytes": log_bytes}
     with world.attach(
         model, optimizer, {"algorithm": "bsp", "metrics": metrics, "output": str(folder)}
     ) as engine:
         for step in range(steps):
-            CASES["toy"].local_loss(model, step % 9, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step % 9, world.rank), optimizer)
             if step % 7 == 0:
                 engine.observe_evaluation(accuracy=step / steps)
 

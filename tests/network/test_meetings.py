@@ -16,7 +16,7 @@ from relaxcomm.network.processes import condition_of, this_process
 from relaxcomm.network.status import Status
 from relaxcomm.network.trail import Trail
 from tests.engine.harness import World, in_process, on_gloo
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step
 from tests.ranks import run_ranks
 
 DILOCO = {"name": "diloco", "steps": 4}
@@ -159,9 +159,7 @@ def goes_its_own_way(world: World, algorithm, what: str) -> str:
     try:
         with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
             for step in range(8 - 3 * (alone and what == "fewer batches")):
-                case.local_loss(model, step, world.rank).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(case.local_loss(model, step, world.rank), optimizer)
                 if alone and what == "averaged" and step == 2:
                     with engine.averaged():
                         pass

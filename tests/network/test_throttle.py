@@ -14,6 +14,7 @@ from relaxcomm import ConfigError
 from relaxcomm.network import Link, Throttle, ThrottledTransport, parse_link, parse_rate
 from relaxcomm.network.operations import AllReduce, Broadcast, Label, Request
 from relaxcomm.network.transport import Service
+from tests.models import take_step
 from tests.ranks import run_ranks
 
 RANKS, STEPS = 3, 2
@@ -199,9 +200,7 @@ def train(rank, slow):
         begin = time.perf_counter()
         for step in range(STEPS):
             draw = torch.Generator().manual_seed(100 * rank + step)
-            net(torch.randn(4, 301, generator=draw)).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(net(torch.randn(4, 301, generator=draw)).square().mean(), optimizer)
         seconds = time.perf_counter() - begin
         sent = engine.statistics["bytes_sent"] - sent
         counted = link.sent_bytes - counted

@@ -21,6 +21,7 @@ from relaxcomm.planner.forecast import _memory_of_some
 from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.tensors.items import Item
 from tests.engine.harness import engine_state
+from tests.models import take_step
 
 SIZE, RANKS, STEPS = 48, 4, 4
 DATA = torch.utils.data.TensorDataset(
@@ -62,9 +63,7 @@ def trained(group, algorithm, graph, use):
     with relaxcomm.attach(model, optimizer, settings, process_group=group) as engine:
         for _ in range(STEPS):
             for (x,) in engine.loader(DATA, batch_size=8):
-                model(x).square().mean().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(model(x).square().mean(), optimizer)
                 steps += 1
                 if steps == STEPS:
                     return use(model, engine)

@@ -24,6 +24,7 @@ from relaxcomm.primitives import (
 )
 from relaxcomm.tensors.items import Item
 from relaxcomm_algorithms.post_local_sgd import post_local_sgd
+from tests.models import take_step
 
 LINK = Link(bytes_per_second=12.5e6, latency_seconds=1e-3)
 SECONDS, FIRST, STEPS = 0.05, 8, 24
@@ -44,9 +45,7 @@ def sent(algorithm, ranks):
             for step in range(FIRST + STEPS):
                 begun = engine.statistics["bytes_sent"] if step == FIRST else begun
                 group.sleep(SECONDS)
-                model(torch.ones(1, 500, dtype=torch.bfloat16)).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(model(torch.ones(1, 500, dtype=torch.bfloat16)).sum(), optimizer)
             return (engine.statistics["bytes_sent"] - begun) / STEPS
 
     return sum(simulate(train, ranks, link=LINK)) / ranks

@@ -15,6 +15,7 @@ from relaxcomm.planner.replay import Replay
 from relaxcomm.planner.scenario import Scenario, StepTimes
 from relaxcomm.tensors.items import Item
 from relaxcomm.training.pilot import Pace
+from tests.models import take_step
 
 FAR = Link(latency_seconds=0.02, bytes_per_second=2e6)
 SIZE, LAYERS, WORKERS = 32, 3, 4
@@ -42,9 +43,7 @@ def simulated(algorithm, topology, link, dtype, steps, times=TIMES, workers=WORK
                 if step == steps:
                     began, sent = group.time(), engine.statistics["bytes_sent"]
                 pace.forward(step, 1.0)
-                model(torch.ones(2, SIZE, dtype=dtype)).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(model(torch.ones(2, SIZE, dtype=dtype)).sum(), optimizer)
             taken = group.time() - began, engine.statistics["bytes_sent"] - sent
             engine.close(average=False)
         return [one / steps for one in taken]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tests.engine.harness import in_process, values
-from tests.models import CASES
+from tests.models import CASES, take_step
 
 CASE = CASES["toy"]
 
@@ -50,9 +50,7 @@ def trained(world, algorithm, closes_in):
     seen = []
     with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
         for step in range(7):
-            CASE.local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASE.local_loss(model, step, world.rank), optimizer)
             before = values(model)
             optimizer.eval()
             mine = values(model)

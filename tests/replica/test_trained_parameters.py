@@ -13,7 +13,7 @@ from torch.nn.utils import parametrize
 import relaxcomm
 from relaxcomm import UsageError, primitives
 from tests.engine.harness import World, in_process, on_gloo, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step, trainable
 from tests.ranks import RankError
 
 LOCAL = {"name": "local_sgd", "steps": 2}
@@ -66,9 +66,7 @@ def changed(world: World, algorithm, change):
         for step in range(4):
             if step == 2:
                 change(model, optimizer)
-            case.local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(case.local_loss(model, step, world.rank), optimizer)
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -101,9 +99,7 @@ def harmless(world: World):
             if step == 6:
                 model.add_module("probe", nn.Linear(4, 4).double().requires_grad_(False))
                 optimizer.param_groups.reverse()
-            case.local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(case.local_loss(model, step, world.rank), optimizer)
     return values(model)
 
 
@@ -142,8 +138,7 @@ def nothing(model, step, rank):
 
 
 def not_exchanged(world: World, make, algorithm):
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, {"algorithm": algorithm}):
         for step in range(4):
             make(model, step, world.rank)
@@ -170,8 +165,7 @@ def test_a_rule_that_is_not_due_wants_none():
     rule = relaxcomm.Rule(
         trigger=primitives.every(steps=3), payload=primitives.gradients(), exchange=primitives.all_reduce()
     )
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with relaxcomm.attach(model, optimizer, relaxcomm.Algorithm((rule,))) as engine:
         for step in range(5):
             (functional if step in (1, 3, 4) else CASES["toy"].local_loss)(model, step, 0)
@@ -197,9 +191,7 @@ def test_a_switch_goes_on_with_the_parameters_that_are_known(second):
             for step in range(4):
                 if step == 2:
                     engine.switch(second)
-                case.local_loss(model[:-1], step, world.rank).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(case.local_loss(model[:-1], step, world.rank), optimizer)
             assert engine.algorithm.name == second
             optimizer.add_param_group({"params": model.probe.parameters()})
             with pytest.raises(UsageError, match=r"probe\.weight came after the engine was attached"):

@@ -8,7 +8,7 @@ import torch
 
 import relaxcomm
 from tests.engine.harness import World, in_process, on_gloo, simulated_workers, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, trainable
 
 STEPS, GIVEN_UP = 7, (3, 5)
 KEEP_STATE = ["topk_sgd", "qadam", "selsync"]
@@ -17,8 +17,7 @@ LOCAL = {"name": "local_sgd", "steps": 4}
 
 def train(world: World, config: object, way: str):
     """The parameters around each step; some batches are given up after their backward."""
-    model = CASES["toy"].model(seed=0)
-    optimizer = make_optimizer("momentum" if config == "bsp" else "plain", model)
+    model, optimizer = trainable("toy", "momentum" if config == "bsp" else "plain", seed=0)
     history = [values(model)]
     with world.attach(model, optimizer, {"algorithm": config}) as engine:
         for step in range(STEPS):
@@ -135,8 +134,7 @@ def test_no_sum_begins_anew_on_what_is_left():
 
 
 def step_by_no_sync_alone(world: World):
-    model = CASES["toy"].model(seed=0)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain", seed=0)
     with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
         CASES["toy"].local_loss(model, 0, world.rank).backward()
         optimizer.zero_grad()

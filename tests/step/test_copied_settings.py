@@ -12,6 +12,7 @@ from torch import nn
 from relaxcomm import attach, simulate
 from relaxcomm.step.copied_states import begin_as
 from tests.engine.harness import values
+from tests.models import take_step
 
 RANKS = 3
 
@@ -54,9 +55,7 @@ def test_betas_that_are_tensors_stay_what_they_are(way, make):
         with attach(model, optimizer, WAYS[way], process_group=group) as engine:
             with engine.join() if ends_alone else nullcontext():
                 for step in range(7 + ends_alone * group.rank()):
-                    model(torch.randn(8, 4, generator=data)).square().mean().backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    take_step(model(torch.randn(8, 4, generator=data)).square().mean(), optimizer)
                     if way == "the drift guard" and step == 2 and group.rank() == 1:
                         model.weight.data.add_(0.1)
             engine.close(average=False)

@@ -11,6 +11,7 @@ from torch import nn
 
 from relaxcomm import ConfigWarning, attach, simulate
 from tests.engine.harness import values
+from tests.models import take_step
 
 RANKS = 3
 
@@ -148,9 +149,7 @@ def trained(group, make, *, steps=8, switch=4, **config):
                 engine.switch("bsp")
             hidden = model[1](model[0](torch.randn(8, 4, generator=data)))
             part = hidden if step < switch and group.rank() == 1 else model[2](hidden)
-            part.square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(part.square().mean(), optimizer)
         engine.close(average=False)
     return values(model), optimizer
 
@@ -207,9 +206,7 @@ def test_the_drift_guard_copies_them_too():
         config = {"algorithm": "bsp", "drift_guard": {"every_steps": 2, "policy": "average"}}
         with attach(model, optimizer, config, process_group=group) as engine:
             for step in range(6):
-                model(torch.randn(8, 4, generator=data)).square().mean().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(model(torch.randn(8, 4, generator=data)).square().mean(), optimizer)
                 if step == 2 and group.rank() == 1:
                     optimizer.state[model.weight]["codes"].fill_(7)
             engine.close(average=False)

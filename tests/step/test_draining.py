@@ -15,6 +15,7 @@ from relaxcomm.primitives import (
     parameters,
     scatter_gather,
 )
+from tests.models import take_step
 
 
 class Two(torch.nn.Module):
@@ -89,9 +90,7 @@ def test_buckets_are_drained_side_by_side(bucket_bytes):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with attach(model, optimizer, config, process_group=group):
             for _ in range(2):
-                model(torch.ones(1, 4)).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(model(torch.ones(1, 4)).sum(), optimizer)
             ended = group.time()
         return group.time() - ended
 
@@ -110,9 +109,7 @@ def test_what_is_late_is_saved_side_by_side(payload):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with attach(model, optimizer, config, process_group=group) as engine:
             for _ in range(2):
-                model(torch.ones(1, 4)).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(model(torch.ones(1, 4)).sum(), optimizer)
             asked = group.time()
             engine.state_dict()
             return group.time() - asked

@@ -8,7 +8,7 @@ import pytest
 
 from relaxcomm import checkpoint
 from tests.engine.harness import World, in_process, on_gloo, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, take_step, trainable
 
 STEPS = 5, 2, 0  # further apart than the staleness
 TOGETHER = {
@@ -26,14 +26,11 @@ TOGETHER = {
 
 def apart(world: World, what, folder):
     """Ranks train, each as long as it likes, and then do something together, twice; what they end with."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
 
     def train(steps):
         for step in range(steps):
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
 
     with world.attach(model, optimizer, {"algorithm": {"name": "ssp", "staleness": 1}}) as engine:
         train(1)
@@ -68,13 +65,10 @@ def test_so_it_is_between_processes(what, tmp_path):
 
 def counted(world: World, comes):
     """Bytes of training, where ranks come together after every step or never."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, {"algorithm": {"name": "ssp", "staleness": 1}}) as engine:
         for step in range(4):
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
             if comes:
                 engine.together(lambda: engine.world.gather(None, "a look"))
         engine.finish(average=False)

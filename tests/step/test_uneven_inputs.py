@@ -8,21 +8,18 @@ from relaxcomm import Algorithm, Rule, UsageError
 from relaxcomm.primitives import all_reduce, every, parameters
 from tests.algorithms.test_auto import always
 from tests.engine.harness import World, in_process, on_gloo
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, take_step, trainable
 
 
 def followed(world: World, first, then):
     """What refuses a phase inside join(), and what runs after steps outside of it, the same on every rank."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     config = {"algorithm": first, "phases": [{"after_steps": 2, "algorithm": then}]}
     with world.attach(model, optimizer, config) as engine:
         with pytest.raises(UsageError) as caught, engine.join():
             pytest.fail("ranks may end here at different times")
         for step in range(4):
-            CASES["toy"].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
         with engine.join():  # no phase is to come
             pass
         return engine.algorithm.name, str(caught.value)
@@ -49,17 +46,14 @@ def test_so_they_are_between_processes():
 
 def planned(world: World, name):
     """What runs after uneven inputs where a planner has chosen it, or why nothing does."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     rule = Rule(trigger=every(steps=4), payload=parameters(), exchange=all_reduce())
     algorithm = Algorithm((rule,), name="measuring", planner=always(name))
     engine = world.attach(model, optimizer, {"algorithm": algorithm})
     try:
         with engine, engine.join():
             for step in range((6, 2, 0)[world.rank]):
-                CASES["toy"].local_loss(model, step, world.rank).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
     except UsageError as error:
         return str(error)
     return engine.algorithm.name
@@ -74,8 +68,7 @@ def test_so_is_what_a_planner_chooses():
 
 def backward_twice(world: World, config, twice):
     """Why a second backward in a step is refused inside join(), or None."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     engine = world.attach(model, optimizer, config)
     try:
         with engine, engine.join():

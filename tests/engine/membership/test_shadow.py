@@ -14,7 +14,7 @@ from relaxcomm import ConfigWarning
 from relaxcomm.network import in_process as in_process_network
 from relaxcomm.testing import PretendGpu
 from tests.engine.harness import World, in_process, on_gloo, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, trainable
 
 BATCHES = (2, 5, 3)
 EPOCHS = 2
@@ -95,8 +95,7 @@ def divided(world: World):
         {"trigger": {"every": {"steps": 2}}, "payload": "parameters", "exchange": "all_reduce"}
         | {"select": ["0.*", "4.*"]},
     ]
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum")
     with world.attach(model, optimizer, {"algorithm": {"rules": rules}}) as engine:
         with engine.join():
             for number in range(BATCHES[world.rank]):
@@ -115,8 +114,7 @@ def test_only_what_rules_keep_equal_is_taken_over():
 
 def states(world: World):
     """What the optimizer holds before and after the end of join()."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("adamw", model)
+    model, optimizer = trainable("toy", "adamw")
     with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
         with engine.join():
             for number in range(BATCHES[world.rank]):

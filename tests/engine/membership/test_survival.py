@@ -13,6 +13,7 @@ from relaxcomm.errors import CommunicationError
 from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.step.world import World as RanksNow
 from tests.engine.harness import World, in_process
+from tests.models import take_step
 
 
 def after_a_forward(world: World, algorithm, *, parted: bool):
@@ -23,9 +24,7 @@ def after_a_forward(world: World, algorithm, *, parted: bool):
     draw = torch.Generator().manual_seed(world.rank)
     with world.attach(model, optimizer, {"algorithm": algorithm, "bucket_bytes": 60}) as engine:
         for _ in range(2):
-            model(torch.randn(8, 3, generator=draw)).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(torch.randn(8, 3, generator=draw)).square().mean(), optimizer)
         model(torch.randn(8, 3, generator=draw))  # of a step in which a rank is lost
         if parted and world.rank == 1:
             with torch.no_grad():

@@ -14,6 +14,7 @@ import relaxcomm
 from relaxcomm import UsageError
 from relaxcomm.monitoring.collector import check_name
 from relaxcomm.network.generations import Generation
+from tests.models import take_step
 from tests.monitoring.harness import read_log
 
 NUMBERS = [np.float32(2), np.float64(2), np.int64(2), np.array(2.0), np.array([[2]]), Fraction(2)]
@@ -33,9 +34,7 @@ def attached(
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 1) -> None:
     for _ in range(steps):
-        model(torch.ones(1, 4)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(model(torch.ones(1, 4)).sum(), optimizer)
 
 
 def test_a_tensor_that_changes_later_is_logged_as_it_was(tmp_path):

@@ -20,7 +20,7 @@ from relaxcomm.primitives import all_reduce, every, parameters, relative_gradien
 from relaxcomm.step.held_states import fingerprint
 from relaxcomm.training.results import Point, RankRecord, merge
 from tests.engine.harness import in_process, on_gloo, train
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step, trainable
 
 
 def late(start, end=None):
@@ -185,8 +185,7 @@ def test_a_loader_that_is_read_for_training_after_close_is_told_of_once(
 
 def resumed(world):
     def engine():
-        model = CASES["toy"].model()
-        optimizer = make_optimizer("plain", model)
+        model, optimizer = trainable("toy", "plain")
         return (
             model,
             optimizer,
@@ -200,9 +199,7 @@ def resumed(world):
             if state is not None:
                 running.load_state_dict(state)
             for step in range(steps):
-                CASES["toy"].local_loss(model, step, world.rank).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
             state = running.state_dict()
 
 

@@ -15,7 +15,7 @@ from torch.optim import optimizer as torch_optimizer
 from relaxcomm.engine.reporting import unclosed
 from tests.engine.harness import World, in_process, values
 from tests.interpreters import run_interpreters
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, trainable
 from tests.monitoring.harness import read_log
 from tests.waiting import until
 
@@ -185,8 +185,7 @@ def test_an_engine_that_nobody_holds_goes_on_while_its_model_is_trained(collecte
 
 def shown(world: World):
     """What is left of an engine with an exporter, and where that was."""
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     engine = world.attach(model, optimizer, {"algorithm": "bsp", "metrics": {"port": 0}})
     return ref(engine._session), ref(model), engine._session.metering.url
 

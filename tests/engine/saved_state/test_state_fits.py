@@ -25,6 +25,7 @@ from relaxcomm.primitives import (
     sgd,
     top_k,
 )
+from tests.models import take_step
 
 
 @frozen
@@ -49,9 +50,7 @@ def run(group, rule, saved=None):
         if saved is not None:
             engine.load_run_state_dict(saved[group.rank()])
         for _ in range(2):
-            model(torch.ones(2, 6)).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(torch.ones(2, 6)).square().mean(), optimizer)
         return copy.deepcopy(engine.run_state_dict())
 
 

@@ -21,7 +21,7 @@ from tests.engine.harness import (
     values,
 )
 from tests.engine.situations import SITUATIONS
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, take_step, trainable
 
 STEPS = 40
 EF = {"error_feedback": {"top_k": {"density": 0.2}}}
@@ -46,17 +46,14 @@ FIRST = {
 def train(engine, model, optimizer, world, begin, end):
     history = []
     for step in range(begin, end):
-        CASES["toy"].local_loss(model, step, world.rank).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
         history.append(values(model))
     return history
 
 
 def switching(world, first, at, second, optimizer="momentum"):
     """Train with one algorithm, then with another; the model at the switch, and the history from there on."""
-    model = CASES["toy"].model(seed=world.rank)
-    optim = make_optimizer(optimizer, model)
+    model, optim = trainable("toy", optimizer, seed=world.rank)
     with world.attach(model, optim, {"algorithm": first}) as engine:
         train(engine, model, optim, world, 0, at)
         engine.switch(second)
@@ -118,8 +115,7 @@ def test_on_gloo(first, debug):
 
 def sent_by_switch(world, optimizer, second, at):
     """Bytes of a switch from averages after 5 local steps; then a guard watches for drift."""
-    model = CASES["toy"].model(seed=world.rank)
-    optim = make_optimizer(optimizer, model)
+    model, optim = trainable("toy", optimizer, seed=world.rank)
     config = {"algorithm": FIRST["local_sgd"], "drift_guard": {"every_steps": 1}}
     with world.attach(model, optim, config) as engine:
         train(engine, model, optim, world, 0, at)
@@ -219,9 +215,7 @@ def of_two_payloads(world):
         for payload, name in (("gradients", "weight"), ("deltas", "bias"))
     ]
     with world.attach(model, optimizer, {"algorithm": {"rules": rules}}) as engine:
-        model(torch.randn(3, 30).double()).square().sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(model(torch.randn(3, 30).double()).square().sum(), optimizer)
         engine.switch(SPARSE)
 
 
@@ -231,8 +225,7 @@ def test_what_lies_beside_something_that_is_carried_is_told_to_be_dropped():
 
 
 def phased(world, resumes, first="bsp"):
-    model = CASES["toy"].model(seed=world.rank)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum", seed=world.rank)
     config = {
         "algorithm": first,
         "phases": [{"after_steps": 10, "algorithm": {"name": "local_sgd", "steps": 5}}],
@@ -273,8 +266,7 @@ def resumed_by_others(world, first, second):
     """What a run ends with, and one that goes on from its second phase where NaN came in the first."""
 
     def begin(seed):
-        model = CASES["toy"].model(seed=seed)
-        optimizer = make_optimizer("adamw", model)
+        model, optimizer = trainable("toy", "adamw", seed=seed)
         config = {"algorithm": first, "phases": [{"after_steps": 4, "algorithm": second}]}
         return model, optimizer, world.attach(model, optimizer, config)
 
@@ -289,9 +281,7 @@ def resumed_by_others(world, first, second):
     expected = end(*whole)
     model, optimizer, engine = begin(9)
     train(engine, model, optimizer, world, 20, 22)
-    (CASES["toy"].local_loss(model, 22, world.rank) * float("nan")).backward()
-    optimizer.step()
-    optimizer.zero_grad()
+    take_step(CASES["toy"].local_loss(model, 22, world.rank) * float("nan"), optimizer)
     engine.load_run_state_dict(saved)
     return expected, end(model, optimizer, engine)
 
@@ -335,8 +325,7 @@ def test_a_phase_that_begins_under_no_sync_exchanges_nothing_there():
 
 
 def refused(world, what):
-    model = CASES["toy"].model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
         if what == "inside":
             CASES["toy"].local_loss(model, 0, world.rank).backward()
@@ -366,8 +355,7 @@ def test_refusals(what, kind, words):
 
 def refused_everywhere(world, wanted):
     """What every rank is told when one cannot switch; training goes on as before."""
-    model = CASES["toy"].model(seed=world.rank)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum", seed=world.rank)
     with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
         train(engine, model, optimizer, world, 0, 3)
         with pytest.raises(relaxcomm.RelaxcommError) as told:

@@ -32,6 +32,7 @@ from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.tensors.finiteness import is_finite, is_known_finite
 from relaxcomm.tensors.messages import Sparse
 from tests.kernels.host_kernels import needs_numba, on_host
+from tests.models import take_step
 from tests.primitives.compressors.test_sparsifiers import CHOOSING, bucket_of, context
 
 NUMEL = 600_001  # three chunks of a pass, two ranges of a sum
@@ -189,9 +190,7 @@ def trained(algorithm, name, *, leaves, monkeypatch):
         config = {"algorithm": algorithm, "bucket_bytes": 8192}  # two
         with implementation(name), relaxcomm.attach(model, optimizer, config, process_group=group):
             for _ in range(7):
-                model(torch.randn(4, 3, 4, 4, generator=draw)).square().sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(model(torch.randn(4, 3, 4, 4, generator=draw)).square().sum(), optimizer)
         return torch.cat([one.detach().flatten() for one in model.parameters()])
 
     found = torch.stack(relaxcomm.simulate(run, 3))
@@ -250,9 +249,7 @@ def test_parts_that_are_too_small_for_a_kernel_are_made_though_the_whole_is_not(
         draw = torch.Generator().manual_seed(group.rank())
         with relaxcomm.attach(model, optimizer, relaxcomm.Algorithm((rule,)), process_group=group):
             for _ in range(2):
-                model(torch.randn(4, 1200, generator=draw)).square().sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(model(torch.randn(4, 1200, generator=draw)).square().sum(), optimizer)
         return model.weight.detach()
 
     by_itself = relaxcomm.simulate(run, 3)
