@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 import relaxcomm.config
 from relaxcomm.primitives import norm_test, sample_norm_test
 from relaxcomm.roles import ExchangedBucket, MicroGradients
-from tests.engine.harness import in_process, on_gloo, values
+from tests.engine.harness import in_process, values
 
 DRAW = torch.Generator().manual_seed(9)
 X = torch.randn(600, 5, generator=DRAW, dtype=torch.float64)
@@ -215,13 +215,6 @@ def test_the_estimates_of_the_variance_are_unbiased():
     ):
         found = estimates(controller, contributions, 3000) * divisor
         assert found == pytest.approx(20, rel=0.05)  # several standard errors of 3000 trials
-
-
-@pytest.mark.ranks
-def test_on_gloo(debug):
-    sizes, _ = reference(3, PARAMETERS, 30)
-    for batches, _, _ in on_gloo(adaptive, 3, PARAMETERS, 30, debug=debug):
-        assert batches == sizes
 
 
 def test_the_batch_stops_at_its_limit_and_the_test_with_it():

@@ -195,26 +195,27 @@ def uneven(world):
 
 
 @pytest.mark.ranks
-def test_on_gloo_ranks_of_different_speed_and_length(debug):
-    found = on_gloo(uneven, 3, debug=debug)
+def test_on_gloo_ranks_of_different_speed_and_length():
+    found = on_gloo(uneven, 3)
     assert [steps for steps, _, _ in found] == [20, 35, 50]
     assert all(synchronisations > 1 for _, synchronisations, _ in found)
     for _, _, parameters_ in found:
         np.testing.assert_array_equal(parameters_, found[0][2])
 
 
-@pytest.mark.ranks
-def test_gradients_through_the_server_are_bsp(debug):
-    """The same server without a delay is an all-reduce in another shape."""
-    config = {"algorithm": {"rules": [{"payload": "gradients", "exchange": "averaging_server"}]}}
+def test_without_a_delay_the_server_is_an_all_reduce_in_another_shape():
+    gradients_, parameters_ = (
+        {
+            "rules": [
+                {"payload": payload, "exchange": "averaging_server", "trigger": {"every": {"steps": steps}}}
+            ]
+        }
+        for payload, steps in (("gradients", 1), ("parameters", 4))
+    )
     expected = references.bsp(simulated_workers(3), STEPS)
-    assert_histories_agree(on_gloo(train, 3, config, STEPS, debug=debug), expected)
-
-
-def test_parameters_through_the_server_are_local_sgd():
-    rule = {"trigger": {"every": {"steps": 4}}, "payload": "parameters", "exchange": "averaging_server"}
+    assert_histories_agree(in_process(train, 3, {"algorithm": gradients_}, STEPS), expected)
     expected = references.local_sgd(simulated_workers(3), STEPS, 4)
-    assert_histories_agree(in_process(train, 3, {"algorithm": {"rules": [rule]}}, STEPS), expected)
+    assert_histories_agree(in_process(train, 3, {"algorithm": parameters_}, STEPS), expected)
 
 
 @pytest.mark.parametrize(

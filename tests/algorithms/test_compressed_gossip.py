@@ -21,11 +21,10 @@ from tests.engine.harness import (
     assert_histories_agree,
     engine_state,
     in_process,
-    on_gloo,
     simulated_workers,
     train,
 )
-from tests.engine.test_gossip_situations import saved_and_loaded, uneven
+from tests.engine.test_gossip_situations import uneven
 from tests.models import CASES, take_step, trainable
 
 STEPS = 30
@@ -264,14 +263,6 @@ def test_a_window_that_is_not_finite_changes_no_replica_anywhere(name):
     assert found == [("step 4", True)] * 5
 
 
-@pytest.mark.parametrize("stop", [1, 4])
-@pytest.mark.parametrize("name", ["choco_sgd", "dcd_psgd"])
-def test_a_run_that_was_saved_goes_on_bit_for_bit(name, stop):
-    config = {"algorithm": name, "topology": "ring"}
-    whole_run = in_process(saved_and_loaded, 3, config, 9, 9)
-    np.testing.assert_array_equal(in_process(saved_and_loaded, 3, config, 9, stop), whole_run)
-
-
 @pytest.mark.parametrize("name", ["choco_sgd", "dcd_psgd", "sgp"])
 def test_ranks_with_uneven_data_end_with_one_model_and_go_on(name):
     """The model that all take over in the end is no surprise to the replicas."""
@@ -280,15 +271,6 @@ def test_ranks_with_uneven_data_end_with_one_model_and_go_on(name):
         np.testing.assert_array_equal(rank, ends[0])
     assert len({tuple(end) for end in np.round(ends[0], 12)}) == 3, "the last one is the third's"
     assert np.abs(ends[0]).max() < 2
-
-
-@pytest.mark.ranks
-def test_the_same_on_gloo(debug):
-    config, places = settings({"name": "choco_sgd", "gamma": 0.3, "compressor": CODERS["top_k"][0]}, "ring")
-    expected = references.choco_sgd(
-        simulated_workers(3), STEPS, topology.ring().matrix(3), 0.3, largest, places
-    )
-    assert_histories_agree(on_gloo(train, 3, config, STEPS, debug=debug), expected)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset
 import relaxcomm.config
 from relaxcomm.data import ClientSampler, RoundPlan, by_label
 from relaxcomm.network.transport import Membership
-from tests.engine.harness import in_process, on_gloo, values
+from tests.engine.harness import in_process, values
 from tests.models import take_step
 
 SAMPLES, BATCH = 50, 4
@@ -130,13 +130,6 @@ def test_fedavg_equals_its_reference(name, size):
     for history, synchronisations, _ in in_process(federated, size, CASES[name], 6):
         np.testing.assert_allclose(history, expected, rtol=1e-8, atol=1e-10)
         assert synchronisations == 6
-
-
-@pytest.mark.ranks
-def test_on_gloo(debug):
-    expected = reference(3, CASES["sampled"], 6)
-    for history, _, _ in on_gloo(federated, 3, CASES["sampled"], 6, debug=debug):
-        np.testing.assert_allclose(history, expected, rtol=1e-8, atol=1e-10)
 
 
 def test_samples_of_all_sampled_clients_are_read_epochs_times():

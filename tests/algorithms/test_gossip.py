@@ -54,19 +54,6 @@ def test_hierarchical_local_sgd_equals_its_reference(sizes):
     assert_histories_agree(in_process(train, 3, config, STEPS), expected)
 
 
-@pytest.mark.ranks
-def test_the_same_on_gloo(debug):
-    expected = references.d_psgd(simulated_workers(3), STEPS, [topology.ring().matrix(3)])
-    config = {"algorithm": "d_psgd", "topology": "ring"}
-    assert_histories_agree(on_gloo(train, 3, config, STEPS, "momentum", debug=debug), expected)
-    expected = references.hierarchical_local_sgd(simulated_workers(3), STEPS, 5, [[0, 1], [2]])
-    config = {
-        "algorithm": {"name": "hierarchical_local_sgd", "steps": 5},
-        "topology": {"hierarchical": {"sizes": [2, 1]}},
-    }
-    assert_histories_agree(on_gloo(train, 3, config, STEPS, "momentum", debug=debug), expected)
-
-
 def mixed(world, rounds, one, start):
     """Only mixing: learning rate 0. The rank's value after each round."""
     model = torch.nn.Linear(3, 2).double()

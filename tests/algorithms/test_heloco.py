@@ -55,9 +55,9 @@ def test_it_equals_its_reference_on_a_clock(size):
 
 
 @pytest.mark.ranks
-def test_on_gloo(debug):
+def test_on_gloo():
     """In which order pushes come is not known; all end with one model, which is better than the first."""
-    ends = [history[-1] for history in on_gloo(train, 3, settings(), STEPS, "plain", debug=debug)]
+    ends = [history[-1] for history in on_gloo(train, 3, settings(), STEPS, "plain")]
     for end in ends:
         np.testing.assert_array_equal(end, ends[0])
     workers = simulated_workers(1, "plain")

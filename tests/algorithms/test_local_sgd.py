@@ -15,8 +15,6 @@ from tests.algorithms.test_sparse_algorithms import bucket_places
 from tests.engine.harness import (
     assert_histories_agree,
     in_process,
-    on_gloo,
-    saved_and_loaded,
     simulated_workers,
     train,
 )
@@ -65,12 +63,6 @@ def test_eight_bits_of_what_parameters_have_moved(delay):
     assert_histories_agree(in_process(train, 3, config, STEPS), expected)
 
 
-@pytest.mark.ranks
-def test_eight_bits_late_on_gloo(debug):
-    config, expected = coded(2)
-    assert_histories_agree(on_gloo(train, 3, config, STEPS, "momentum", debug=debug), expected)
-
-
 def test_the_exchange_suits_the_compressor():
     assert local_sgd().rules[0].exchange == all_reduce()
     assert local_sgd(compressor=cast(dtype="float32")).rules[0].exchange == all_reduce()
@@ -82,12 +74,6 @@ def test_the_exchange_suits_the_compressor():
 def test_a_delay_above_the_period_is_refused():
     with pytest.raises(relaxcomm.CompositionError, match="delay 6 is longer than the 5"):
         local_sgd(steps=5, delay=6)
-
-
-def test_a_resumed_run_takes_the_late_average_in():
-    config = settings(delay=3, compressor=COMPRESSOR)
-    whole, again = (in_process(saved_and_loaded, 3, config, STEPS, stop) for stop in (STEPS, 11))
-    np.testing.assert_array_equal(again, whole)
 
 
 def counted(calls, name, called):

@@ -17,7 +17,6 @@ from tests.engine.harness import (
     assert_histories_agree,
     engine_state,
     in_process,
-    on_gloo,
     simulated_workers,
     train,
 )
@@ -111,21 +110,6 @@ def test_sparse_messages_are_scattered_too():
     found = in_process(train, 3, {"algorithm": rules(some, "scatter_gather")}, STEPS)
     for history in found[1:]:
         np.testing.assert_array_equal(history[-1], found[0][-1])
-
-
-def test_replicas_stay_equal_bit_for_bit():
-    found = in_process(train, 3, {"algorithm": "bytegrad"}, STEPS)
-    for history in found[1:]:
-        np.testing.assert_array_equal(history[-2], found[0][-2])
-
-
-@pytest.mark.ranks
-def test_on_gloo_as_in_process(debug):
-    expected = in_process(train, 3, {"algorithm": "bytegrad"}, STEPS)
-    for found, history in zip(
-        on_gloo(train, 3, {"algorithm": "bytegrad"}, STEPS, debug=debug), expected, strict=True
-    ):
-        np.testing.assert_allclose(found, history, rtol=1e-9, atol=1e-12)
 
 
 def test_biased_rounding_warns_only_where_it_matters():

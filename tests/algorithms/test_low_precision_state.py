@@ -1,4 +1,4 @@
-"""Residuals, estimates and draws go on where a checkpoint left them; overflows leave them alone."""
+"""Under a GradScaler, low-precision algorithms train as without, and overflows leave their state alone."""
 
 from __future__ import annotations
 
@@ -8,35 +8,18 @@ import torch
 
 from tests.algorithms.test_sparse_algorithms import rules
 from tests.engine.harness import engine_state, in_process, train, values
-from tests.engine.test_state import STEPS, interrupted, uninterrupted
 from tests.models import CASES, make_optimizer
 
+STEPS = 14
 CONFIGS = {
     "bytegrad": {"name": "bytegrad"},
-    "qsgd": {"name": "qsgd", "levels": 3},
-    "terngrad": {"name": "terngrad"},
     "ef_signsgd": {"name": "ef_signsgd"},
     "powersgd": {"name": "powersgd", "matrix_rank": 1},
     "ef21": {"name": "ef21", "density": 0.1},
-    "gravac": {"name": "gravac", "gain": 0.5, "most": 0.5, "least": 0.05, "window": 3},
     "qadam": {"name": "qadam", "warmup_steps": 5},
     "demo": {"name": "demo", "num_kept": 3, "chunk_size": 5},
-    "sparseloco": {"name": "sparseloco", "steps": 4, "num_kept": 3, "chunk_size": 20},
-    "drawn": rules({"quantize": {"bits": 3, "rounding": "stochastic"}}, "scatter_gather"),
     "two-sided": rules({"error_feedback": "sign"}, {"scatter_gather": {"server_feedback": True}}),
 }
-
-
-@pytest.mark.every_other("name", "stop", of=4)
-@pytest.mark.parametrize("stop", [4, 9])
-@pytest.mark.parametrize("name", CONFIGS)
-def test_resumed_run_is_bit_identical(name, stop, tmp_path):
-    optimizer = "plain" if name == "qadam" else "adamw"
-    whole = in_process(uninterrupted, 3, CONFIGS[name], optimizer)
-    resumed = in_process(interrupted, 3, CONFIGS[name], stop, str(tmp_path), optimizer)
-    for (expected, counts), (found, resumed_counts) in zip(whole, resumed, strict=True):
-        assert resumed_counts == counts
-        np.testing.assert_array_equal(np.stack(found), np.stack(expected))
 
 
 def scaled(world, algorithm, overflow_step):

@@ -23,8 +23,6 @@ from tests.algorithms.test_sparse_algorithms import bucket_places
 from tests.engine.harness import (
     assert_histories_agree,
     in_process,
-    on_gloo,
-    saved_and_loaded,
     simulated_workers,
     train,
 )
@@ -55,30 +53,12 @@ def test_noloco_equals_its_reference(size, optimizer):
     assert_histories_agree(in_process(train, size, NOLOCO, STEPS, optimizer), expected)
 
 
-@pytest.mark.ranks
-def test_noloco_on_gloo(debug):
-    expected = references.noloco(simulated_workers(3), STEPS, 3, pairs(3, 3), *GIVEN.values())
-    assert_histories_agree(on_gloo(train, 3, NOLOCO, STEPS, debug=debug), expected)
-
-
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("period", [1, 4])
 def test_easgd_equals_its_reference(size, period):
     config = {"algorithm": {"name": "easgd", "steps": period, "beta": 0.6}, "bucket_bytes": 1200}
     expected = references.easgd(simulated_workers(size), STEPS, period, 0.6)
     assert_histories_agree(in_process(train, size, config, STEPS), expected)
-
-
-@pytest.mark.ranks
-def test_easgd_on_gloo(debug):
-    expected = references.easgd(simulated_workers(3), STEPS, 4, 0.6)
-    assert_histories_agree(on_gloo(train, 3, EASGD, STEPS, debug=debug), expected)
-
-
-@pytest.mark.parametrize("config", [NOLOCO, EASGD], ids=["noloco", "easgd"])
-def test_a_run_that_was_saved_goes_on_bit_for_bit(config):
-    whole = in_process(saved_and_loaded, 3, config, 20, 20)
-    np.testing.assert_array_equal(in_process(saved_and_loaded, 3, config, 20, 8), whole)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 7, 8])

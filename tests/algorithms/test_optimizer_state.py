@@ -29,8 +29,6 @@ from tests.algorithms.test_sparse_algorithms import bucket_places
 from tests.engine.harness import (
     assert_histories_agree,
     in_process,
-    on_gloo,
-    saved_and_loaded,
     simulated_workers,
     train,
 )
@@ -48,12 +46,6 @@ def test_des_loc_equals_its_reference(size):
     assert_histories_agree(in_process(train, size, DES_LOC, STEPS, "adamw"), expected)
     alone = references.local_sgd(simulated_workers(size, "adamw"), STEPS, 2)
     assert np.abs(expected[-1] - alone[-1]).max() > 1e-5  # the moments are seen
-
-
-@pytest.mark.ranks
-def test_des_loc_on_gloo(debug):
-    expected = references.with_moments(simulated_workers(3, "adamw"), STEPS, 2, MOMENTS)
-    assert_histories_agree(on_gloo(train, 3, DES_LOC, STEPS, "adamw", debug=debug), expected)
 
 
 @pytest.mark.parametrize(("optimizer", "slots"), [("momentum", ["momentum_buffer"]), ("adamw", [*MOMENTS])])
@@ -114,13 +106,6 @@ def test_momenta_are_one_after_an_average(algorithm, topology):
 def test_moments_of_workers_that_average_gradients_are_refused():
     with pytest.raises(CompositionError, match="use aggregate='parameters', or no moments"):
         selsync(aggregate="gradients", moments=("momentum_buffer",))
-
-
-def test_a_run_that_was_saved_goes_on_bit_for_bit():
-    config = {"algorithm": {"name": "local_sgd", "steps": 4, "moments": ["momentum_buffer"]}}
-    whole = in_process(saved_and_loaded, 3, config, 20, 20)
-    for stop in (6, 8):
-        np.testing.assert_array_equal(in_process(saved_and_loaded, 3, config, 20, stop), whole)
 
 
 def mixed(group, optimizers, slots):

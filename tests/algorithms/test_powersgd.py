@@ -19,7 +19,7 @@ from relaxcomm.tensors.layout import Layout
 from tests import references
 from tests.algorithms.test_low_precision_algorithms import BUCKET_BYTES, layout
 from tests.algorithms.test_sparse_algorithms import bucket_places
-from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train
+from tests.engine.harness import assert_histories_agree, in_process, simulated_workers, train
 from tests.models import CASES
 
 STEPS = 32
@@ -82,15 +82,6 @@ def test_powersgd(matrix_rank, bucket_bytes, optimizer):
         in_process(bucket_places, 3, config)[0],
     )
     assert_histories_agree(in_process(train, 3, config, STEPS, optimizer), expected, tolerance=1e-7)
-
-
-@pytest.mark.ranks
-def test_on_gloo_as_in_process(debug):
-    """With empty second rounds."""
-    config = {"algorithm": {"name": "powersgd", "matrix_rank": 1}, "bucket_bytes": 64}
-    expected = in_process(train, 3, config, 12)
-    for found, history in zip(on_gloo(train, 3, config, 12, debug=debug), expected, strict=True):
-        np.testing.assert_allclose(found, history, rtol=1e-7, atol=1e-9)
 
 
 class Coder:

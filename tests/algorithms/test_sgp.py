@@ -14,11 +14,9 @@ from tests.engine.harness import (
     assert_histories_agree,
     engine_state,
     in_process,
-    on_gloo,
     simulated_workers,
     train,
 )
-from tests.engine.test_gossip_situations import saved_and_loaded
 from tests.models import CASES, take_step, trainable
 
 STEPS = 30
@@ -73,14 +71,6 @@ def test_sgp_equals_its_reference(name, optimizer):
     expected = references.sgp(simulated_workers(size, optimizer), STEPS, matrices)
     config = {"algorithm": "sgp", "topology": one}
     assert_histories_agree(in_process(train, size, config, STEPS, optimizer), expected)
-
-
-@pytest.mark.ranks
-def test_the_same_on_gloo(debug):
-    one, size, matrices = CASES_OF_GRAPHS["loop"]
-    expected = references.sgp(simulated_workers(size), STEPS, matrices)
-    config = {"algorithm": "sgp", "topology": one}
-    assert_histories_agree(on_gloo(train, size, config, STEPS, debug=debug), expected)
 
 
 def mixing(world, rounds, one, start, dtype, compressor):
@@ -147,13 +137,6 @@ def test_buffers_are_mixed_too():
     assert (found > 1).all()
     assert (found < 3).all()
     assert found.max() - found.min() < 0.1
-
-
-@pytest.mark.parametrize("stop", [1, 4])
-def test_a_run_that_was_saved_goes_on_bit_for_bit(stop):
-    config = {"algorithm": "sgp", "topology": CASES_OF_GRAPHS["in_turn"][0]}
-    whole = in_process(saved_and_loaded, 3, config, 9, 9)
-    np.testing.assert_array_equal(in_process(saved_and_loaded, 3, config, 9, stop), whole)
 
 
 def broken(world):

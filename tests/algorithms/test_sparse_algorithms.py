@@ -14,7 +14,6 @@ from tests.engine.harness import (
     assert_histories_agree,
     engine_state,
     in_process,
-    on_gloo,
     simulated_workers,
     train,
     values,
@@ -178,16 +177,6 @@ def test_a_chain_that_loses_nothing_more_trains_as_its_first_part(chooser, excha
     for found, expected in zip(other, one, strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-12)  # sums may come in another order
         np.testing.assert_array_equal(found[-1], other[0][-1])
-
-
-@pytest.mark.every_other("name", "debug")
-@pytest.mark.ranks
-@pytest.mark.parametrize("name", ["gaussiank_sgd", "randomk_sgd"])
-def test_on_gloo_as_in_process(name, debug):
-    config = {"algorithm": {"name": name, "density": 0.05}}
-    expected = in_process(train, 3, config, STEPS)
-    for found, history in zip(on_gloo(train, 3, config, STEPS, debug=debug), expected, strict=True):
-        np.testing.assert_allclose(found, history, rtol=1e-9, atol=1e-12)
 
 
 def compressed_selsync(world, compressor):

@@ -14,8 +14,6 @@ from tests.algorithms.test_low_precision_algorithms import whole_levels
 from tests.engine.harness import (
     assert_histories_agree,
     in_process,
-    on_gloo,
-    saved_and_loaded,
     simulated_workers,
     train,
 )
@@ -76,13 +74,6 @@ def test_four_bits():
     assert_histories_agree(found, expected)
 
 
-@pytest.mark.ranks
-def test_the_same_on_gloo(debug):
-    config = settings(lr=0.6, momentum=0.8)
-    expected = references.streaming_diloco(simulated_workers(3), STEPS, 9, THIRDS, 2, 0.6, 0.8, 0.5)
-    assert_histories_agree(on_gloo(train, 3, config, STEPS, debug=debug), expected)
-
-
 def sending(world, config, steps):
     """Bytes sent in each step."""
     model, optimizer = trainable("toy", "plain")
@@ -120,13 +111,6 @@ def with_buffers(world, steps):
 def test_buffers_stay_together_while_fragments_overlap():
     short, long = (np.stack(in_process(with_buffers, 3, steps)) for steps in (20, 120))
     assert np.ptp(long, axis=0).max() < 3 * np.ptp(short, axis=0).max() + 0.5
-
-
-def test_a_run_that_was_saved_goes_on_bit_for_bit():
-    """Saved while one fragment is under way, and where none has left yet."""
-    whole = in_process(saved_and_loaded, 3, settings(delay=4), 30, 30)
-    for stop in (10, 5):
-        np.testing.assert_array_equal(in_process(saved_and_loaded, 3, settings(delay=4), 30, stop), whole)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ TRAINED = set()
 def test_bundled(name, whole, monkeypatch):
     """Names that come to the same rules, such as `every` and `local_sgd`, train once.
 
-    That algorithms go on from a checkpoint is looked at bit for bit in tests/checkpoint/test_saving.py.
+    That algorithms go on from a checkpoint is looked at bit for bit in tests/golden.
     """
     checks = suite.algorithm_checks
 

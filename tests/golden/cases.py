@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 BRISK = {"window_steps": 3, "threshold": 0.05}
+TWO_SIDED = {"scatter_gather": {"server_feedback": True}}
+LATE = {"payload": "deltas", "trigger": {"every": {"steps": 3}}, "delay": 2}
 CASES: dict[str, dict[str, Any]] = {
     "ad_psgd": {"name": "ad_psgd"},
     "adaptive_local_sgd": {"name": "adaptive_local_sgd", "steps": 3, "max_batch_size": 8, "sketch_size": 16},
@@ -97,6 +99,16 @@ CASES: dict[str, dict[str, Any]] = {
         ]
     },
 }
+UNRECORDED: dict[str, dict[str, Any]] = {
+    name: {"rules": [{"payload": "gradients", "compressor": compressor, "exchange": exchange} | more]}
+    for name, compressor, exchange, more in (
+        ("drawn", {"quantize": {"bits": 3, "rounding": "stochastic"}}, "scatter_gather", {}),
+        ("two-sided", {"error_feedback": "sign"}, TWO_SIDED, {}),
+        ("late residuals", {"error_feedback": {"top_k": {"density": 0.3}}}, "all_gather", LATE),
+        ("late two-sided", {"error_feedback": {"quantize": {"bits": 2}}}, TWO_SIDED, LATE),
+    )
+}
+"""What is stopped and resumed beside them."""
 TOPOLOGIES: dict[str, Any] = {
     "hierarchical_local_sgd": {"hierarchical": {"sizes": [2, 1]}},
     "d_psgd": "ring",

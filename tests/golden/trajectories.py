@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,15 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 import relaxcomm
-from tests.golden.cases import CASES, TOPOLOGIES, WITH_ADAM, WITHOUT_MOMENTUM
+from relaxcomm import checkpoint
+from tests.golden.cases import CASES, TOPOLOGIES, UNRECORDED, WITH_ADAM, WITHOUT_MOMENTUM
 from tests.models import SEEDING
 
 RANKS = 3
 EPOCHS = 4
 SAMPLES = 60
+STOP = 13
+"""After so many steps of 20 a run is saved: amid an epoch, between exchanges, with late ones on their way."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +41,22 @@ class Trajectory:
     counts: dict[str, int]
 
 
-def trajectory(name: str, loop: str, dtype: torch.dtype = torch.float64) -> list[Trajectory]:
+def trajectory(name: str, loop: str, dtype: torch.dtype = torch.float64, **more: Path) -> list[Trajectory]:
     """What each rank saw; bit for bit the same whenever the arithmetic and its order are."""
-    return relaxcomm.simulate(lambda group: train(group, name, loop, dtype), RANKS)
+    return relaxcomm.simulate(lambda group: train(group, name, loop, dtype, **more), RANKS)
 
 
 def train(
-    group: Any, name: str, loop: str, dtype: torch.dtype, device: torch.device | str = "cpu"
+    group: Any,
+    name: str,
+    loop: str,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    *,
+    save: Path | None = None,
+    load: Path | None = None,
 ) -> Trajectory:
-    """What this rank of a group sees."""
+    """What this rank of a group sees, if it is told to save in a folder, or goes on from there."""
     model, data = _model(dtype).to(device), _data(dtype)
     momentum = 0.0 if name in WITHOUT_MOMENTUM else 0.8
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
@@ -56,11 +67,13 @@ def train(
         "data": {"partition": "by_label"},
         "topology": TOPOLOGIES.get(name, "complete"),
     }
-    config["algorithm"] = CASES[name]
+    config["algorithm"] = (CASES | UNRECORDED)[name]
     steps = []
     with relaxcomm.attach(model, optimizer, config, process_group=group) as engine:
         loader = engine.loader(data, batch_size=4)
-        for _ in range(EPOCHS):
+        if load is not None:
+            assert checkpoint.load(engine, load) is not None
+        for _ in range(loader.epoch, EPOCHS):
             for inputs, targets in loader:
                 num = len(inputs)  # BatchNorm wants two samples or more
                 size = (num + 1) // 2 if loop == "accumulated" and num > 3 else num
@@ -71,6 +84,8 @@ def train(
                 optimizer.step()
                 optimizer.zero_grad()
                 steps.append(_digest(model))
+                if save is not None and len(steps) == STOP:
+                    checkpoint.save(engine, save)
         before = _values(model)
     counts = {
         key: int(engine.statistics[key]) for key in ("steps", "synchronisations", "samples", "bytes_sent")
