@@ -6,6 +6,7 @@ import pytest
 
 from relaxcomm import CompositionError, ConfigError, RelaxcommError, Rule, TopologyError
 from relaxcomm.config import load, parse_yaml
+from relaxcomm.config.keys import put
 from relaxcomm.primitives import all_reduce, gradients
 
 RULE = {"payload": "gradients", "exchange": "all_reduce"}
@@ -214,6 +215,21 @@ def compressed(compressor):
         ({"algorithm": {"rules": [{**RULE, "active": [5, 5]}]}}, CompositionError, "is empty"),
         ({"algorithm": {"rules": [{**RULE, "select": []}]}}, CompositionError, "selects nothing"),
         (
+            {"algorithm": "bsp", "membership": {"quorum": 2}},
+            ConfigError,
+            "membership.quorum is of elastic runs; set elastic: true",
+        ),
+        (
+            {"algorithm": {"name": "topk_sgd", "density": {"piecewise": {"values": [0.1, 2], "steps": [5]}}}},
+            ConfigError,
+            "a density is a fraction in (0, 1]; got",
+        ),
+        (
+            {"algorithm": {"name": "topk_sgd", "density": {"piecewise": {"values": [0.1], "steps": [5]}}}},
+            ConfigError,
+            "piecewise needs ascending steps and one value more",
+        ),
+        (
             {"algorithm": {"name": "qadam", "bits": True}},
             ConfigError,
             "algorithm qadam: bits = True is not allowed: write 1 or 8",
@@ -224,6 +240,11 @@ def test_bad_input_is_refused(values, error, says):
     with pytest.raises(error) as caught:
         load(values)
     assert says in str(caught.value)
+
+
+def test_an_override_goes_into_no_number():
+    with pytest.raises(ConfigError, match=r"'seed.first': 'seed' is 1 and holds no keys"):
+        put({"algorithm": "bsp", "seed": 1}, "seed.first", 2)
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,20 @@ def test_an_algorithm_that_cannot_be_built_says_whose_it_is(build, error, instal
         load({"algorithm": "mine"})
 
 
+def test_what_an_algorithm_returns_is_one(install):
+    install(thing=lambda: "bsp")
+    with pytest.raises(
+        PluginError, match=r"algorithm mine \(foreign:thing\) returned 'bsp', not an Algorithm"
+    ):
+        load({"algorithm": "mine"})
+
+
+def test_a_plug_in_says_for_which_protocol_it_was_written(install):
+    install(thing=build, protocol=None)
+    with pytest.warns(UserWarning, match="foreign does not say for which plug-in protocol it was written"):
+        discover_all()
+
+
 GOOD = """
 from typing import ClassVar
 from relaxcomm.plugin import Steps, Trigger, TriggerFacts, frozen

@@ -189,3 +189,10 @@ def test_a_package_that_is_not_in_its_folder(tmp_path):
         ConfigError, match=r"is not in .*shadow, and .*plug_other\.py is another; put the package"
     ):
         check(tmp_path / "shadow")
+
+
+@pytest.mark.parametrize("text", ["[project", "[project]\nentry-points = 3", ""])
+def test_a_pyproject_that_cannot_be_read_is_told(text, tmp_path):
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"is not a package's folder: pyproject.toml: "):
+        check(str(tmp_path))

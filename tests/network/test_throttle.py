@@ -63,6 +63,7 @@ def test_links_are_written_as_tc_writes_them(text, link, words):
         ("100mbit,5ms,6ms", "a burst is a number of b, kb, mb, such as \"256kb\"; got '6ms'"),
         ("100mbit,5ms,6kb,1", "a burst is a number of"),
         ("100mbit,-5ms", "a latency is a number of"),
+        ("9" * 400 + "mbit", "a rate of '999.* is more than a number can hold"),
     ],
 )
 def test_links_that_are_refused(text, said):

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from relaxcomm import Algorithm, CompositionError, Link, Rule, attach, simulate
+from relaxcomm import Algorithm, CompositionError, ConfigError, Link, Rule, attach, simulate
 from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.planner.links import OwnLinks
 from relaxcomm.planner.priced_plan import PricedPlan
@@ -114,3 +114,5 @@ def test_a_plan_refuses_what_attach_would_and_no_buckets_that_count_as_one(scope
     model = shapes_only([(1 << 15, 1 << 15)] * 512)
     with nullcontext() if scope == "bucket" else pytest.raises(CompositionError, match="at most 2,147"):
         PricedPlan(algorithm, model, Scenario(2, StepTimes(SECONDS), OwnLinks(LINK)))
+    with pytest.raises(ConfigError, match="no trainable parameters, so there is nothing to plan"):
+        PricedPlan(algorithm, [], Scenario(2, StepTimes(SECONDS), OwnLinks(LINK)))

@@ -282,6 +282,9 @@ def test_links_that_nobody_knows_are_refused():
     with pytest.raises(TopologyError, match="the link 0 to 3 has no bandwidth"):
         GraphLinks(graph, None)
     assert GraphLinks(graph, Link(bytes_per_second=1e6)).slowest.bytes_per_second == 1e6
+    apart = nx.Graph([(0, 1), (2, 3)])
+    with pytest.raises(TopologyError, match="no link leads from rank 1 to rank 2; add one to the graph"):
+        GraphLinks(apart, Link(bytes_per_second=1e6)).way([(0, 1), (1, 2)])
 
 
 def test_many_workers_make_gathering_lose():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from relaxcomm import Algorithm, PluginError, Rule, attach, round_trip, simulate
+from relaxcomm import Algorithm, ConfigError, PluginError, Rule, attach, round_trip, simulate
 from relaxcomm.plugin import (
     AllReduce,
     Compressor,
@@ -29,6 +29,7 @@ from relaxcomm.primitives import (
     all_gather,
     all_reduce,
     averaging_server,
+    cast,
     choco_gossip,
     coordinate_median,
     deltas,
@@ -436,3 +437,23 @@ def test_a_coder_may_make_another_kind_of_message_of_its_parents():
             return numel * element_bytes
 
     assert round_trip(filled(density=0.5), [torch.tensor([0.5, 3.0, -2.0, 0.1])])[0].tolist() == [0, 3, -2, 0]
+
+
+@frozen
+class counts_halves(identity):
+    """Says that an entry takes half a byte."""
+
+    facts = identity.facts
+
+    def layout_bytes(self, layout, element_bytes):
+        return 0.5
+
+
+def test_bytes_are_counted_in_whole_ones():
+    with pytest.raises(PluginError, match=r"layout_bytes.* 0\.5; return a whole number of bytes, 0 or more"):
+        counts_halves().layout_bytes(None, 4)
+
+
+def test_more_arguments_without_a_name_than_it_takes_are_refused_with_the_signature():
+    with pytest.raises(ConfigError, match="cast takes at most 1 positional arguments: dtype"):
+        cast("float16", 2)
