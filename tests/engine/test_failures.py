@@ -12,7 +12,7 @@ from torch import nn
 
 from tests import references
 from tests.engine.harness import World, in_rank_process, on_gloo, simulated_workers, values
-from tests.models import CASES, make_optimizer, take_step
+from tests.models import CASES, make_optimizer, take_step, trainable
 from tests.ranks import RankError, run_ranks
 
 pytestmark = pytest.mark.ranks
@@ -88,8 +88,7 @@ def leave_early(world: World, algorithm, at_step: int, name: str):
     store = dist.distributed_c10d._get_default_store()
     reported = [f"{name}/{rank}" for rank in range(2)]
     case = CASES["toy"]
-    model = case.model(seed=0)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain", seed=0)
     engine = world.attach(model, optimizer, {"algorithm": algorithm, "timeout_seconds": 2})
     met: Exception | None = None
     try:
@@ -108,10 +107,9 @@ def leave_early(world: World, algorithm, at_step: int, name: str):
     return "nothing", ""
 
 
-@pytest.mark.every_other("algorithm", "debug")
-@pytest.mark.parametrize("algorithm", ["bsp", LOCAL], ids=["bsp", "local_sgd"])
-def test_a_rank_that_stops_is_named_within_the_time_limit(algorithm, debug):
-    for kind, message in on_gloo(leave_early, 3, algorithm, 2, str(uuid.uuid4()), debug=debug)[:2]:
+@pytest.mark.parametrize("algorithm", [LOCAL, pytest.param("bsp", marks=pytest.mark.slow)])
+def test_a_rank_that_stops_is_named_within_the_time_limit(algorithm):
+    for kind, message in on_gloo(leave_early, 3, algorithm, 2, str(uuid.uuid4()))[:2]:
         assert kind == "RankLostError", message
         assert "rank 2" in message
         assert "rule" in message
@@ -120,8 +118,7 @@ def test_a_rank_that_stops_is_named_within_the_time_limit(algorithm, debug):
 def fail_inside(world: World, algorithm):
     """Rank 1's own code raises in the middle of an epoch; the others must not wait for ever."""
     case = CASES["toy"]
-    model = case.model(seed=0)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain", seed=0)
     with world.attach(model, optimizer, {"algorithm": algorithm, "timeout_seconds": 5}):
         for step in range(6):
             loss = case.local_loss(model, step, world.rank)
@@ -164,8 +161,7 @@ def test_ranks_that_issue_different_operations_are_an_error_in_debug_mode():
 
 def not_finite(world: World, algorithm, where: str, value: float) -> None:
     case = CASES["toy"]
-    model = case.model(seed=0)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain", seed=0)
     with world.attach(model, optimizer, {"algorithm": algorithm}):
         for step in range(6):
             loss = case.local_loss(model, step, world.rank)
@@ -200,8 +196,7 @@ def test_a_value_that_is_not_finite_is_named_on_every_rank(algorithm, where, val
 def own_collectives(world: World, algorithm):
     """The user reduces on the default group wherever they like, between and inside steps."""
     case = CASES["toy"]
-    model = case.model(seed=world.rank)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum", seed=world.rank)
     sums = []
     with world.attach(model, optimizer, {"algorithm": algorithm}):
         for step in range(8):
@@ -219,6 +214,7 @@ def own_collectives(world: World, algorithm):
     return sums, values(model)
 
 
+@pytest.mark.every_other("algorithm", "debug")
 @pytest.mark.parametrize("algorithm", ["bsp", LOCAL], ids=["bsp", "local_sgd"])
 def test_the_users_collectives_do_not_mix_with_the_engines(algorithm, debug):
     expected = (

@@ -97,7 +97,7 @@ def test_bsp_equals_ddp_after_twenty_steps(world_size, name, optimizer, set_to_n
     assert_parity(world_size, name, optimizer, set_to_none, 1000)
 
 
-@pytest.mark.parametrize("bucket_bytes", [100, 700, 1 << 24])
+@pytest.mark.parametrize("bucket_bytes", [100, 1 << 24])
 @pytest.mark.parametrize("name", ["mlp", "transformer"])
 def test_parity_holds_from_many_buckets_to_one(name, bucket_bytes):
     assert_parity(2, name, "momentum", True, bucket_bytes)

@@ -14,7 +14,7 @@ from relaxcomm import primitives
 from relaxcomm.config import registry
 from tests.engine.harness import on_gloo, values
 
-STEPS = 50
+STEPS = 20
 COMPRESSORS = {
     "identity": "identity",
     "cast": {"cast": {"dtype": "bfloat16"}},
