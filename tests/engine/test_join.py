@@ -8,7 +8,7 @@ import torch
 
 from relaxcomm import UsageError
 from tests.engine.harness import World, simulated_workers, values
-from tests.models import CASES, make_optimizer, take_step, trainable
+from tests.models import CASES, take_step, trainable
 
 BATCHES = (4, 7, 9)
 
@@ -16,8 +16,7 @@ BATCHES = (4, 7, 9)
 def run(world: World, algorithm, optimizer_name: str, case_name: str, epochs: int):
     """Parameters after each epoch, buffers at the end of the first, and the step count."""
     case = CASES[case_name]
-    model = case.model(seed=world.rank)
-    optimizer = make_optimizer(optimizer_name, model)
+    model, optimizer = trainable(case_name, optimizer_name, seed=world.rank)
     ends = []
     with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
         for epoch in range(epochs):
@@ -49,6 +48,7 @@ def reference(algorithm: str, optimizer_name: str, period: int, epochs: int):
     return ends, clock
 
 
+@pytest.mark.every_other("network", "algorithm", "optimizer", "epochs")
 @pytest.mark.parametrize("algorithm", ["bsp", "local_sgd"])
 @pytest.mark.parametrize(("optimizer", "epochs"), [("momentum", 1), ("plain", 3)])
 def test_join_equals_the_reference_on_every_rank(network, algorithm, optimizer, epochs):
@@ -84,8 +84,7 @@ def test_every_algorithm_ends_a_join_with_equal_replicas(network, algorithm):
 def without_data(world: World):
     """A rank that has no batch at all."""
     case = CASES["toy"]
-    model = case.model(seed=world.rank)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain", seed=world.rank)
     with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
         with engine.join():
             for step in range(0 if world.rank == 0 else 3):
@@ -109,8 +108,7 @@ PHASES = {
 
 def with_phases(world: World, batches: tuple[int, ...]):
     case = CASES["toy"]
-    model = case.model(seed=world.rank)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain", seed=world.rank)
     with world.attach(model, optimizer, PHASES) as engine:
         with engine.join():
             for step in range(batches[world.rank]):
@@ -118,6 +116,7 @@ def with_phases(world: World, batches: tuple[int, ...]):
         return values(model), engine.algorithm.name, engine.statistics["steps"]
 
 
+@pytest.mark.every_other("network", "batches")
 @pytest.mark.parametrize(
     "batches",
     [
@@ -176,6 +175,7 @@ def goes_elsewhere_inside(world: World, algorithm: str):
         return engine.algorithm.name, refused
 
 
+@pytest.mark.every_other("network", "algorithm")
 @pytest.mark.parametrize("algorithm", ["bsp", "ssp", "decoupled_diloco"])
 def test_what_all_do_together_is_refused_inside_it(network, algorithm):
     loads = "load_run_state_dict() or checkpoint.load() inside join()"
@@ -199,6 +199,7 @@ def join_without_a_batch(world: World, algorithm):
     return values(model)
 
 
+@pytest.mark.every_other("network", "begins")
 @pytest.mark.parametrize("begins", [0, 2, 4])
 def test_a_rank_without_a_batch_where_gradients_are_exchanged_later(network, begins):
     """All agree on buckets in the first backward, whether a rule is active by then or not."""

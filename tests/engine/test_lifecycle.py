@@ -17,7 +17,6 @@ from relaxcomm import ConfigError
 from tests import references
 from tests.engine.harness import World, in_process, on_gloo, simulated_workers, values
 from tests.models import CASES, make_optimizer, take_step, trainable
-from tests.ranks import RankError
 
 LOCAL = {"name": "local_sgd", "steps": 2}
 
@@ -40,8 +39,7 @@ def hook_counts(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str,
 
 def traces(world: World, algorithm, fail: bool):
     case = CASES["transformer"]
-    model = case.model(seed=0)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("transformer", "momentum", seed=0)
     names = set(vars(model)), set(vars(optimizer)), {name: id(p) for name, p in model.named_parameters()}
     step_method = getattr(optimizer.step, "__func__", optimizer.step)
     before = hook_counts(model, optimizer)
@@ -65,6 +63,7 @@ def traces(world: World, algorithm, fail: bool):
     return before, attached, hook_counts(model, optimizer), names == after_names, same_step
 
 
+@pytest.mark.every_other("network", "algorithm", "fail")
 @pytest.mark.parametrize("fail", [False, True])
 @pytest.mark.parametrize(
     "algorithm", ["bsp", LOCAL, {"name": "diloco", "steps": 2}], ids=["bsp", "local_sgd", "diloco"]
@@ -80,8 +79,7 @@ def test_close_leaves_no_hook_and_no_attribute(network, algorithm, fail):
 def attach_again(world: World):
     """Close and attach again, with another algorithm, on the same objects."""
     case = CASES["toy"]
-    model = case.model(seed=world.rank)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum", seed=world.rank)
     for algorithm, span in (("bsp", range(4)), (LOCAL, range(4, 8))):
         with world.attach(model, optimizer, {"algorithm": algorithm}):
             for step in span:
@@ -154,8 +152,7 @@ def sparse(world: World):
 
 def closure(world: World):
     case = CASES["toy"]
-    model = case.model(seed=0)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain", seed=0)
 
     def evaluate():
         optimizer.zero_grad()
@@ -201,8 +198,7 @@ def create_graph(world: World):
 
 def only_local_backwards(world: World):
     case = CASES["toy"]
-    model = case.model(seed=0)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain", seed=0)
     with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
         with engine.no_sync():
             case.local_loss(model, 0, world.rank).backward()
@@ -285,23 +281,29 @@ REFUSED = {
 }
 
 
+def refusal(world: World, scenario):
+    """The kind and the words of the error that a scenario ends with."""
+    with pytest.raises(relaxcomm.RelaxcommError) as caught:
+        scenario(world)
+    return type(caught.value).__name__, str(caught.value)
+
+
+def assert_refused(scenario, errors):
+    for kind, words in errors:
+        assert kind in {"UsageError", "CompositionError"}, words
+        assert REFUSED[scenario] in words
+
+
+@pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("scenario", REFUSED, ids=lambda scenario: scenario.__name__)
-def test_what_cannot_be_honoured_is_refused_alone(scenario):
-    """One rank, in this process: the error itself."""
-    with pytest.raises(Exception, match=REFUSED[scenario] or None) as caught:
-        scenario(World(0, 1))
-    assert type(caught.value).__name__ in {"UsageError", "CompositionError"}, repr(caught.value)
+def test_what_cannot_be_honoured_is_refused_on_every_rank(scenario, size):
+    assert_refused(scenario, in_process(refusal, size, scenario))
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("scenario", REFUSED, ids=lambda scenario: scenario.__name__)
-def test_what_cannot_be_honoured_is_refused_on_every_rank(scenario):
-    with pytest.raises(RankError) as caught:
-        on_gloo(scenario, 3)
-    assert set(caught.value.errors) == {0, 1, 2}
-    for kind, message in caught.value.errors.values():
-        assert kind in {"UsageError", "CompositionError"}, message
-        assert REFUSED[scenario] in message
+@pytest.mark.parametrize("scenario", [unfreeze, lazy], ids=["in a step", "at attach"])
+def test_so_it_is_on_gloo(scenario):
+    assert_refused(scenario, on_gloo(refusal, 3, scenario))
 
 
 def rank_of_first_error(world: World):

@@ -88,6 +88,7 @@ def assert_equal(results, expected) -> None:
             )
 
 
+@pytest.mark.every_other("network", "optimizer", "clip")
 @pytest.mark.parametrize("clip", [False, True], ids=["plain", "unscale_and_clip"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_bsp_skips_together(network, optimizer, clip):
@@ -98,6 +99,7 @@ def test_bsp_skips_together(network, optimizer, clip):
     assert_equal(results, reference("bsp", optimizer, 1, STEPS, OVERFLOW_STEP))
 
 
+@pytest.mark.every_other("network", "optimizer", "period")
 @pytest.mark.parametrize("period", [2, 4])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_local_sgd_skips_on_the_rank_alone_and_exchanges_in_step(network, optimizer, period):
@@ -109,6 +111,7 @@ def test_local_sgd_skips_on_the_rank_alone_and_exchanges_in_step(network, optimi
     assert_equal(results, reference("local_sgd", optimizer, period, STEPS, OVERFLOW_STEP))
 
 
+@pytest.mark.every_other("network", "algorithm", "optimizer")
 @pytest.mark.parametrize("optimizer", ["sgd", "fused_sgd"])
 @pytest.mark.parametrize("algorithm", ["bsp", "local_sgd"])
 def test_an_overflow_in_the_last_step_does_not_hang_close(network, algorithm, optimizer):
