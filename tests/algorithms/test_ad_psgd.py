@@ -26,7 +26,7 @@ from tests.engine.harness import (
     simulated_workers,
     values,
 )
-from tests.models import CASES, make_optimizer, take_step, trainable
+from tests.models import CASES, take_step, trainable
 
 STEPS = 30
 GRAPHS = {
@@ -97,8 +97,7 @@ def reference(workers, steps, peers, late):
 def timed(world, config, steps, seconds, optimizer="momentum", average=None):
     """Train with steps of `seconds`; the parameters after every step and after close."""
     task = CASES["toy"]
-    model = task.model(seed=world.rank)
-    optim = make_optimizer(optimizer, model)
+    model, optim = trainable("toy", optimizer, seed=world.rank)
     history = []
     engine = world.attach(model, optim, config)
     for step in range(steps):
@@ -134,8 +133,7 @@ def test_nobody_waits_for_a_slow_worker():
 def mean_kept(world, config, steps):
     """The loss does nothing, so only the exchange moves replicas that start apart."""
     task = CASES["toy"]
-    model = task.model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     engine = world.attach(model, optimizer, config)
     for parameter in model.parameters():
         parameter.data.add_(world.rank)

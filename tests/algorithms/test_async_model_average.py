@@ -23,7 +23,7 @@ from tests.engine.harness import (
     train,
     values,
 )
-from tests.models import CASES, make_optimizer, take_step, trainable
+from tests.models import CASES, take_step, trainable
 
 STEPS = 30
 
@@ -52,8 +52,7 @@ def reference(workers, steps, period, late):
 def timed(world, steps, period, seconds=1.0, optimizer="momentum"):
     """Train with a step of `seconds`; the parameters after every step and after close."""
     task = CASES["toy"]
-    model = task.model(seed=world.rank)
-    optim = make_optimizer(optimizer, model)
+    model, optim = trainable("toy", optimizer, seed=world.rank)
     history = []
     with world.attach(model, optim, settings(steps=period)) as engine:
         for step in range(steps):
@@ -99,8 +98,7 @@ def test_a_slow_worker_holds_up_nobody():
 def mean_kept(world, steps):
     """The loss does nothing, so only the exchange moves replicas that start apart."""
     task = CASES["toy"]
-    model = task.model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     with world.attach(model, optimizer, settings()) as engine:
         for parameter in model.parameters():
             parameter.data.add_(world.rank)

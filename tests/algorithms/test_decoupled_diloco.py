@@ -22,7 +22,7 @@ from tests.engine.harness import (
     train,
     values,
 )
-from tests.models import CASES, make_optimizer, take_step, trainable
+from tests.models import CASES, take_step, trainable
 
 STEPS = 40
 THIRDS = [slice(0, 77), slice(77, 176), slice(176, 225)]
@@ -58,8 +58,7 @@ def test_fragments_with_everybody_are_streaming_diloco():
 def timed(world: World, config, steps, seconds, samples=None):
     """Train with steps of `seconds`; parameters, when each step ended, what averaged() holds, and the end."""
     task = CASES["toy"]
-    model = task.model(seed=world.rank)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain", seed=world.rank)
     history, ended = [], []
     with world.attach(model, optimizer, config) as engine:
         given = range(steps)
@@ -187,8 +186,7 @@ def paced(world, seconds, steps):
     """Rank 2 takes ten times as long for a step; how long each took, and the end."""
     torch.set_num_threads(1)
     task = CASES["mlp"]
-    model = task.model(seed=world.rank)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("mlp", "momentum", seed=world.rank)
     with world.attach(
         model, optimizer, {**settings(quorum=2, grace_seconds=seconds), "bucket_bytes": 1024}
     ) as engine:

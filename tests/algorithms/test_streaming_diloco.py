@@ -17,7 +17,7 @@ from tests.engine.harness import (
     simulated_workers,
     train,
 )
-from tests.models import CASES, make_optimizer, take_step, trainable
+from tests.models import CASES, take_step, trainable
 
 STEPS = 40
 # The toy model's tensors have 66, 11, 99, 9, 36 and 4 entries.
@@ -96,8 +96,7 @@ def test_fragments_take_turns():
 def with_buffers(world, steps):
     """BatchNorm's statistics of ranks that see different data, with fragments under way all the time."""
     case = CASES["convnet"]
-    model = case.model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("convnet", "plain")
     config = {"algorithm": settings(steps=6, fragments=3, delay=6)["algorithm"]}
     with world.attach(model, optimizer, config) as engine:
         for step in range(steps):

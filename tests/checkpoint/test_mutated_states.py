@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 import relaxcomm
 from relaxcomm import ConfigError, RelaxcommError
-from tests.models import CASES, make_optimizer, take_step
+from tests.models import CASES, take_step, trainable
 
 ALGORITHMS: dict[str, Any] = {
     "diloco": {"name": "diloco", "steps": 3},
@@ -41,8 +41,7 @@ VALUES = st.one_of(
 def run_of(name: str):
     """A run that is stopped between two steps, and its state."""
     case = CASES["toy"]
-    model = case.model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     config = {"algorithm": ALGORITHMS[name], "bucket_bytes": 512}
     engine = relaxcomm.attach(model, optimizer, config)
 

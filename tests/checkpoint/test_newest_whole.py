@@ -14,14 +14,13 @@ from relaxcomm import CheckpointWarning, ConfigError, checkpoint
 from relaxcomm.checkpoint.manifest import MANIFEST, checkpoints
 from relaxcomm.checkpoint.storage import METADATA
 from tests.engine.harness import World, in_process, values
-from tests.models import CASES, make_optimizer, take_step, trainable
+from tests.models import CASES, take_step, trainable
 
 
 def saved(world: World, folder: Path, steps: int, keep: int = 9):
     """Train, save after each step, and tell the parameters after each."""
     case, history = CASES["toy"], []
-    model = case.model(seed=world.rank)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum", seed=world.rank)
     with world.attach(model, optimizer, {"algorithm": "local_sgd"}) as engine:
         for step in range(steps):
             take_step(case.local_loss(model, step, world.rank), optimizer)

@@ -18,7 +18,7 @@ from relaxcomm.checkpoint.manifest import checkpoints
 from relaxcomm.checkpoint.periodic import Checkpoints
 from relaxcomm.config import CheckpointConfig, load
 from tests.engine.harness import World, in_process, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, trainable
 
 JOB = """
 import os, signal
@@ -95,8 +95,7 @@ def test_a_killed_run_starts_again_and_ends_as_if_nothing_had_been(tmp_path):
 def train(world: World, folder: Path, steps: int, settings: CheckpointConfig):
     """Train as `relaxcomm train` does, with checkpoints now and then."""
     case = CASES["toy"]
-    model = case.model(seed=world.rank)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum", seed=world.rank)
     with world.attach(model, optimizer, {"algorithm": "local_sgd"}) as engine:
         saving = Checkpoints(engine, settings, {})
         saving.resume()

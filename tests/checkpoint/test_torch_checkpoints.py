@@ -7,15 +7,14 @@ import pytest
 import torch.distributed.checkpoint as dcp
 
 from tests.engine.harness import World, on_gloo, values
-from tests.models import CASES, make_optimizer, take_step
+from tests.models import CASES, take_step, trainable
 
 
 def through_torch(world: World, folder: str, stops: bool):
     """Eight steps of diloco; after six of them all is saved, and loaded into a new run, if it stops there."""
     case, kept = CASES["toy"], None
     for span in (range(6), range(6, 8)) if stops else (range(8),):
-        model = case.model(seed=world.rank)
-        optimizer = make_optimizer("plain", model)
+        model, optimizer = trainable("toy", "plain", seed=world.rank)
         with world.attach(model, optimizer, {"algorithm": {"name": "diloco", "steps": 4}}) as engine:
             if span.start:
                 dcp.load({"engine": engine}, checkpoint_id=folder)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import relaxcomm
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, trainable
 from tests.ranks import PATIENCE_SECONDS, run_ranks
 from tests.references import Workers, flatten
 
@@ -74,8 +74,7 @@ def train(
 ) -> list[NDArray[np.float64]]:
     """The parameters after every step and after close; the ranks start from different parameters."""
     task = CASES[case]
-    model = task.model(seed=world.rank)
-    optim = make_optimizer(optimizer, model)
+    model, optim = trainable(case, optimizer, seed=world.rank)
     scheduler = torch.optim.lr_scheduler.ExponentialLR(optim, decay)
     history = []
     with world.attach(model, optim, config):
@@ -92,8 +91,7 @@ def saved_and_loaded(world: World, config: Any, steps: int, stop: int) -> list[N
     """Train, save after `stop` steps, load into a new model and engine, and go on to `steps`."""
     case, file, history = CASES["toy"], io.BytesIO(), []
     for span in (range(stop), range(stop, steps)):
-        model = case.model(seed=world.rank)
-        optimizer = make_optimizer("momentum", model)
+        model, optimizer = trainable("toy", "momentum", seed=world.rank)
         with world.attach(model, optimizer, config) as engine:
             parts = model, optimizer, engine
             if span.start:
@@ -151,8 +149,7 @@ def assert_resumes(config: dict[str, Any]) -> list[Any]:
 def _part(world: World, config: dict[str, Any], begin: int, end: int, saved: list[Any] | None) -> Any:
     """Train a part of a run, from what was saved if there is any; what happened, what was saved."""
     task = CASES["toy"]
-    model = task.model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     engine = world.attach(model, optimizer, config)
     if saved is not None:
         model.load_state_dict(saved[world.rank][0])

@@ -9,7 +9,7 @@ import torch
 
 from relaxcomm import from_networkx
 from tests.engine.harness import World, in_process, values
-from tests.models import CASES, make_optimizer, take_step
+from tests.models import CASES, take_step, trainable
 
 LOCAL = {"name": "local_sgd", "steps": 4}
 
@@ -29,8 +29,7 @@ def integers(model):
 def look_between(world: World, algorithm, look: bool):
     """Three local steps, a look at the average, three more; the last two parts must not depend on it."""
     case = CASES["convnet"]
-    model = case.model(seed=world.rank)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("convnet", "momentum", seed=world.rank)
     inside = None
     with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
         for index in range(3):
@@ -76,8 +75,7 @@ def test_averaged_shows_the_mean_and_restores_bit_for_bit(network, algorithm):
 
 def raise_inside(world: World):
     case = CASES["toy"]
-    model = case.model(seed=0)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum", seed=0)
     with world.attach(model, optimizer, {"algorithm": LOCAL}) as engine:
         step(case, model, optimizer, 0, world.rank)
         before = values(model)
@@ -97,8 +95,7 @@ def test_averaged_restores_after_an_exception(network):
 
 def close_in_the_middle(world: World, average: bool):
     case = CASES["convnet"]
-    model = case.model(seed=0)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("convnet", "momentum", seed=0)
     engine = world.attach(model, optimizer, {"algorithm": LOCAL})
     for index in range(6):
         step(case, model, optimizer, index, world.rank)
@@ -131,8 +128,7 @@ def test_close_averages_parameters_and_float_buffers_when_asked(network, average
 
 def buffers_at_exchanges(world: World, algorithm):
     case = CASES["convnet"]
-    model = case.model(seed=world.rank)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("convnet", "plain", seed=world.rank)
     history = []
     with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
         for index in range(4):

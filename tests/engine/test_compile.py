@@ -9,7 +9,7 @@ import torch
 import relaxcomm
 from tests import references
 from tests.engine.harness import World, on_gloo, simulated_workers, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, make_optimizer, trainable
 
 pytestmark = pytest.mark.ranks
 ALGORITHMS = {
@@ -21,8 +21,7 @@ ALGORITHMS = {
 def run(world: World, algorithm, when: str, backend: str):
     torch._dynamo.reset()
     case = CASES["toy"]
-    model = case.model(seed=world.rank)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum", seed=world.rank)
     compiled = torch.compile(model, backend=backend)
     if when == "in_place":
         model.compile(backend=backend)
@@ -53,8 +52,7 @@ def in_part(world: World, way: str, backend: str, algorithm, options, look=value
     """What is compiled is a block, the optimizer's step, or all that the training loop does in a step."""
     torch._dynamo.reset()
     case = CASES["toy"]
-    model = case.model(seed=world.rank)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum", seed=world.rank)
     called, step = model, optimizer.step
 
     def train(inputs, targets):
@@ -138,8 +136,7 @@ def test_with_the_compiler_that_is_the_default(way):
 def test_a_whole_graph_with_hooks_inside_is_refused_with_what_to_do(way):
     torch._dynamo.reset()
     case = CASES["toy"]
-    model = case.model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     called, step = model, optimizer.step
     with relaxcomm.attach(model, optimizer, "bsp"):
         if way == "optimizer":

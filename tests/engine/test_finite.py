@@ -8,7 +8,7 @@ from torch import nn
 
 import relaxcomm
 from tests.engine.harness import World, in_process, on_gloo
-from tests.models import CASES, make_optimizer, take_step
+from tests.models import CASES, make_optimizer, take_step, trainable
 
 NAN = float("nan")
 STEPS, BAD_STEP, BAD_RANK = 8, 3, 1
@@ -39,8 +39,10 @@ def trained(algorithm, where: str, **settings):
 
     def train(world: World) -> None:
         case = CASES["toy"]
-        model = case.model().to(world.device)
-        optimizer = make_optimizer("plain", model)
+        model, optimizer = trainable(
+            "toy",
+            "plain",
+        ).to(world.device)
         with world.attach(model, optimizer, {"algorithm": algorithm, **settings}):
             for step in range(STEPS):
                 loss = case.local_loss(model, step, world.rank)
@@ -163,8 +165,7 @@ def test_what_overflows_on_the_way_is_no_ranks():
 def closing(world: World, algorithm, what: str, how: str):
     """One rank's NaN behind the last exchange; what all are told, and what then is left of the engine."""
     case = CASES["convnet"]
-    model = case.model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("convnet", "plain")
     engine = world.attach(model, optimizer, {"algorithm": algorithm})
     for step in range(2):
         take_step(case.local_loss(model, step, world.rank), optimizer)

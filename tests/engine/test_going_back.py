@@ -40,8 +40,7 @@ CASES_IN_ALL = {
 def gone_back(world: World, algorithm, spoils: bool):
     """The parameters in the end, how often the run has gone back, and its steps."""
     case = CASES["toy"]
-    model = case.model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     times = 0
     with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
         saved = None
@@ -82,8 +81,7 @@ def skipped(world: World, algorithm, at: int, tries: bool, pause_seconds: float 
     After the error rank 1 pauses.
     """
     case = CASES["toy"]
-    model = case.model()
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain")
     raised = []
     with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
         for batch in range(STEPS + 1):
@@ -141,8 +139,7 @@ def test_where_ranks_vote_after_the_step_who_has_nan_takes_none(vote_delay):
 def test_a_local_step_with_nan_does_nothing_where_votes_come_late():
     def train(world: World) -> tuple[list[bool], str, bool]:
         case, stood, told = CASES["toy"], [], ""
-        model = case.model()
-        optimizer = make_optimizer("momentum", model)
+        model, optimizer = trainable("toy", "momentum")
         selsync = {"name": "selsync", "threshold": 1e9, "window_steps": 1, "vote_delay": 2}
         with world.attach(model, optimizer, {"algorithm": selsync}):
             for batch in range(STEPS):
@@ -185,8 +182,7 @@ def test_a_state_that_is_loaded_in_the_middle_of_a_step_leaves_no_gradients_of_i
 
     def train(world: World) -> None:
         case = CASES["toy"]
-        model = case.model()
-        optimizer = make_optimizer("plain", model)
+        model, optimizer = trainable("toy", "plain")
         with world.attach(model, optimizer, "bsp") as engine:
             saved = copy.deepcopy(engine.run_state_dict())
             case.local_loss(model, 0, world.rank).backward()
@@ -223,8 +219,7 @@ def test_on_a_gpu_the_error_that_was_still_to_come_does_not(monkeypatch):
 def again(world: World, algorithm, begin: int):
     """What five steps lead to from a state after `begin` steps, and again from that state."""
     case = CASES["toy"]
-    model = case.model()
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum")
 
     def steps(number):
         for step in range(number):
@@ -277,8 +272,7 @@ def through_phases(world: World, first, phases, at: int, back_at: int, switches:
         switches: whether the program itself switches before it saves, and before it loads.
     """
     case, seen = CASES["toy"], []
-    model = case.model()
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum")
     with world.attach(model, optimizer, {"algorithm": first, "phases": phases}) as engine:
         while engine.statistics["steps"] < STEPS:
             case.local_loss(model, engine.statistics["steps"], world.rank).backward()

@@ -9,15 +9,14 @@ import torch
 import relaxcomm
 from relaxcomm import topology
 from tests.engine.harness import World, in_process, saved_and_loaded, simulated_workers, values
-from tests.models import CASES, make_optimizer, take_step
+from tests.models import CASES, take_step, trainable
 
 BATCHES = (4, 7, 9)
 
 
 def uneven(world: World, config, epochs: int):
     case, ends = CASES["toy"], []
-    model = case.model(seed=world.rank)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain", seed=world.rank)
     with world.attach(model, optimizer, config) as engine:
         for epoch in range(epochs):
             with engine.join():
@@ -113,8 +112,7 @@ def test_buffers_are_mixed_over_the_same_graphs_as_parameters():
 
 def mean_in_the_middle(world: World, config):
     case = CASES["toy"]
-    model = case.model(seed=world.rank)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum", seed=world.rank)
     seen = []
     with world.attach(model, optimizer, config) as engine:
         for step in range(5):

@@ -13,7 +13,7 @@ from tests import references
 from tests.algorithms.test_five_algorithms import ALGORITHMS
 from tests.engine.harness import World, in_process, simulated_workers, train, values
 from tests.engine.test_compositions import COMPOSITIONS
-from tests.models import CASES, make_optimizer, take_step
+from tests.models import CASES, make_optimizer, take_step, trainable
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -38,8 +38,7 @@ def test_every_composition_works_alone(name):
 
 def test_alone_bsp_is_plain_training_bit_for_bit():
     case = CASES["transformer"]
-    plain = case.model(seed=0)
-    optimizer = make_optimizer("adamw", plain)
+    plain, optimizer = trainable("transformer", "adamw", seed=0)
     for step in range(10):
         take_step(case.local_loss(plain, step, 0), optimizer)
     history = train(World(0, 1), {"algorithm": "bsp"}, 10, "adamw", "transformer")

@@ -17,7 +17,7 @@ import relaxcomm
 from relaxcomm import CheckpointWarning, ConfigError, checkpoint
 from relaxcomm.checkpoint.manifest import MANIFEST, File, Manifest
 from tests.engine.harness import World, values
-from tests.models import CASES, make_optimizer, trainable
+from tests.models import CASES, trainable
 
 SIZE = 2
 STEPS = (1, 2)
@@ -34,8 +34,7 @@ def saved(tmp_path_factory) -> tuple[Path, dict[str, list[list[float]]]]:
 
     def train(world: World) -> list[list[float]]:
         case, history = CASES["toy"], []
-        model = case.model(seed=world.rank)
-        optimizer = make_optimizer("momentum", model)
+        model, optimizer = trainable("toy", "momentum", seed=world.rank)
         with world.attach(model, optimizer, {"algorithm": "local_sgd"}) as engine:
             for step in STEPS:
                 case.local_loss(model, step, world.rank).backward()

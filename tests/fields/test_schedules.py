@@ -22,7 +22,7 @@ from relaxcomm.primitives import (
 )
 from tests.algorithms.test_low_precision_algorithms import layout
 from tests.engine.harness import in_process
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, trainable
 
 BEGIN, CHANGE, STEPS = 2, 3, 8  # the second value is taken in step 2 + 3
 BLOCK = 16
@@ -50,8 +50,7 @@ def yaml_of(compressor):
 def sent(world, values):
     """The bytes that each step has sent."""
     task = CASES["toy"]
-    model = task.model(seed=world.rank)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum", seed=world.rank)
     counts, before = [], 0
     with world.attach(model, optimizer, values) as engine:
         for step in range(STEPS):

@@ -16,7 +16,7 @@ from relaxcomm.network.processes import condition_of, this_process
 from relaxcomm.network.status import Status
 from relaxcomm.network.trail import Trail
 from tests.engine.harness import World, in_process, on_gloo
-from tests.models import CASES, make_optimizer, take_step
+from tests.models import CASES, take_step, trainable
 from tests.ranks import run_ranks
 
 DILOCO = {"name": "diloco", "steps": 4}
@@ -153,8 +153,7 @@ def test_the_condition_of_a_process_is_seen_on_its_host_alone():
 def goes_its_own_way(world: World, algorithm, what: str) -> str:
     """What rank 0, which does something alone, and the others are told."""
     case = CASES["toy"]
-    model = case.model(seed=0)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain", seed=0)
     alone = world.rank == 0
     try:
         with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:

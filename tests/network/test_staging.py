@@ -24,7 +24,7 @@ from relaxcomm.primitives.exchanges.parameter_server import ShardPlan, make_requ
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
 from tests.engine.harness import World, on_gloo, train, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, trainable
 from tests.network import pretended_nccl
 from tests.network.pretended_nccl import Connected, Streams, pretended
 
@@ -164,8 +164,7 @@ def test_ranks_that_stage_end_with_one_model(algorithm):
 def averages_early(world: World):
     """Rank 1 is slow, and waits for services of the others, which are in `averaged()` long before."""
     case = CASES["toy"]
-    model = case.model(seed=world.rank)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum", seed=world.rank)
     with staged(), pretended(Connected):
         there = World(world.rank, world.size, pretended_nccl.transport(60))
         with there.attach(model, optimizer, {"algorithm": {"name": "ssp", "staleness": 2}}) as engine:

@@ -24,7 +24,7 @@ from relaxcomm.plugin import Context, Membership
 from tests import references
 from tests.algorithms.test_sparse_algorithms import bucket_places
 from tests.engine.harness import assert_histories_agree, in_process, on_gloo, simulated_workers, train, values
-from tests.models import CASES, make_optimizer
+from tests.models import CASES, trainable
 from tests.planner.test_replayed_run import FAR, replay_of, simulated
 
 PACKAGE = Path(__file__).parent / "example_methods"
@@ -177,8 +177,7 @@ def test_gradients_with_drawn_rounding_equal_their_reference(known):
 def observed(world, config, steps):
     """Train, tell the loss, and return the parameters after each step."""
     task = CASES["toy"]
-    model = task.model(seed=world.rank)
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum", seed=world.rank)
     history = []
     with world.attach(model, optimizer, config) as engine:
         for step in range(steps):

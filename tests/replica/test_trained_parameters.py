@@ -60,8 +60,7 @@ CHANGES: dict[Callable[..., None], str] = {
 
 def changed(world: World, algorithm, change):
     case = CASES["toy"]
-    model = case.model()
-    optimizer = make_optimizer("momentum", model)
+    model, optimizer = trainable("toy", "momentum")
     with world.attach(model, optimizer, {"algorithm": algorithm}):
         for step in range(4):
             if step == 2:
@@ -184,8 +183,7 @@ def test_a_switch_goes_on_with_the_parameters_that_are_known(second):
 
     def program(world):
         case = CASES["toy"]
-        model = case.model()
-        optimizer = make_optimizer("momentum", model)
+        model, optimizer = trainable("toy", "momentum")
         with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
             model.add_module("probe", nn.Linear(4, 4).double())
             for step in range(4):

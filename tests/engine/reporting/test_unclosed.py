@@ -157,8 +157,7 @@ def test_what_torch_calls_for_all_optimizers_does_not_grow_with_engines_that_are
 def train_on(world: World, algorithm, by_parts: bool, keeps_engine: bool):
     """The parameters after training with the model and its optimizer, or with the model's parts alone."""
     case = CASES["toy"]
-    model = case.model(seed=world.rank)
-    optimizer = make_optimizer("plain", model)
+    model, optimizer = trainable("toy", "plain", seed=world.rank)
     engine = world.attach(model, None if by_parts else optimizer, {"algorithm": algorithm})
     if by_parts:
         model = nn.Sequential(*model)
