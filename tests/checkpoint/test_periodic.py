@@ -18,7 +18,7 @@ from relaxcomm.checkpoint.manifest import checkpoints
 from relaxcomm.checkpoint.periodic import Checkpoints
 from relaxcomm.config import CheckpointConfig, load
 from tests.engine.harness import World, in_process, values
-from tests.models import CASES, trainable
+from tests.models import CASES, take_step, trainable
 
 JOB = """
 import os, signal
@@ -100,9 +100,7 @@ def train(world: World, folder: Path, steps: int, settings: CheckpointConfig):
         saving = Checkpoints(engine, settings, {})
         saving.resume()
         for step in range(int(engine.statistics["steps"]), steps):
-            case.local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(case.local_loss(model, step, world.rank), optimizer)
             saving.step()
         saving.finish()
         cost = engine.statistics.latest.get("checkpoint_seconds")
@@ -165,9 +163,7 @@ def test_nan_in_the_model_ends_the_run_and_leaves_the_older_checkpoints(tmp_path
         with world.attach(model, optimizer, "bsp") as engine:
             saving = Checkpoints(engine, CheckpointConfig(path=str(tmp_path), every_steps=2), {})
             for step in range(99):
-                model(torch.full((1, 1), torch.nan if step == 4 else 1.0)).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(model(torch.full((1, 1), torch.nan if step == 4 else 1.0)).sum(), optimizer)
                 saving.step()
 
     with pytest.raises(NonFiniteError, match="step 6: NaN or infinity in parameter"):

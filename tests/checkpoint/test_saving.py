@@ -25,7 +25,7 @@ from relaxcomm.checks.trial_problem import Trial
 from relaxcomm.config import registry
 from relaxcomm.plugin import Membership
 from tests.engine.harness import World, in_process, values
-from tests.models import CASES, make_optimizer, trainable
+from tests.models import CASES, make_optimizer, take_step, trainable
 
 NEEDED = {
     "adaptive_local_sgd": {"max_batch_size": 64},
@@ -78,9 +78,7 @@ def some_run(world: World, folder: Path, steps: int, algorithm="local_sgd", case
     model, optimizer = trainable(case, "momentum", seed=world.rank)
     with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
         for step in range(steps):
-            CASES[case].local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(CASES[case].local_loss(model, step, world.rank), optimizer)
             checkpoint.save(engine, folder)
 
 
@@ -224,9 +222,7 @@ def test_what_is_wrong_on_one_rank_alone_is_told_on_all_who_can_go_on(algorithm,
         optimizer, saved = make_optimizer("momentum", model), []
         with world.attach(model, optimizer, {"algorithm": algorithm, "bucket_bytes": 600}) as engine:
             for step in range(2):
-                CASES["mlp"].local_loss(model, step, world.rank).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(CASES["mlp"].local_loss(model, step, world.rank), optimizer)
                 with pytest.raises(ConfigError, match="rank 1: keep is 0; keep at least 1"):
                     checkpoint.save(engine, tmp_path, keep=0 if world.rank == 1 else 2)
                 for act in (checkpoint.save, checkpoint.load):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 import relaxcomm
-from tests.models import CASES, make_optimizer, trainable
+from tests.models import CASES, make_optimizer, take_step, trainable
 from tests.ranks import PATIENCE_SECONDS, run_ranks
 from tests.references import Workers, flatten
 
@@ -99,9 +99,7 @@ def saved_and_loaded(world: World, config: Any, steps: int, stop: int) -> list[N
                 for part, state in zip(parts, torch.load(file, weights_only=False), strict=True):
                     part.load_state_dict(state)
             for step in span:
-                case.local_loss(model, step, world.rank).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(case.local_loss(model, step, world.rank), optimizer)
                 history.append(values(model))
             if span.stop == stop:
                 torch.save([part.state_dict() for part in parts], file)
@@ -157,9 +155,7 @@ def _part(world: World, config: dict[str, Any], begin: int, end: int, saved: lis
     history = []
     for step in range(begin, end):
         world.group.sleep((1.0, 1.0, 3.0)[world.rank])
-        task.local_loss(model, step, world.rank).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(task.local_loss(model, step, world.rank), optimizer)
         history.append(values(model))
         if step == 6:  # a checkpoint, whether or not the run is stopped here
             state = engine.state_dict()

@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 
 import relaxcomm
 from relaxcomm.tensors.items import local
-from tests.models import CASES as MODELS, Case, regression
+from tests.models import CASES as MODELS, Case, regression, take_step
 
 REPLICAS, SHARDS, STEPS = 2, 2, 8
 RANKS = REPLICAS * SHARDS
@@ -85,9 +85,7 @@ def train(
     history = []
     with relaxcomm.attach(model, made, {"timeout_seconds": 60, **config}) as engine:
         for step in range(steps):
-            CASES[case].local_loss(model, step, number).backward()
-            made.step()
-            made.zero_grad()
+            take_step(CASES[case].local_loss(model, step, number), made)
             history.append(whole(model))
         statistics = dict(engine.statistics)
     return [*history, whole(model)], statistics
@@ -112,9 +110,7 @@ def train_whole(
         with relaxcomm.attach(model, made, config, process_group=group):
             for step in range(steps):
                 losses = [CASES[case].local_loss(model, step, rank * SHARDS + s) for s in range(SHARDS)]
-                (sum(losses[1:], losses[0]) / SHARDS).backward()
-                made.step()
-                made.zero_grad()
+                take_step(sum(losses[1:], losses[0]) / SHARDS, made)
                 history.append(flat([p.detach() for p in model.parameters()]))
         return [*history, flat([p.detach() for p in model.parameters()])]
 

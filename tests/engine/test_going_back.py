@@ -14,7 +14,7 @@ from relaxcomm import NonFiniteError
 from relaxcomm.config import registry
 from relaxcomm.testing import PretendGpu
 from tests.engine.harness import World, in_process, on_gloo, simulated_workers, values
-from tests.models import CASES, make_optimizer, trainable
+from tests.models import CASES, make_optimizer, take_step, trainable
 
 SAVED, BAD, STEPS, BAD_RANK = 5, 7, 12, 1
 SIZE = 3
@@ -205,9 +205,7 @@ def test_on_a_gpu_the_error_that_was_still_to_come_does_not(monkeypatch):
             with world.attach(model, optimizer, "topk_sgd") as engine:
                 saved = copy.deepcopy(engine.state_dict())
                 for factor in (1.0, float("nan"), 1.0, 1.0, 1.0, 1.0):
-                    (factor * model(torch.ones(4, 8, device="cuda")).square().mean()).backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    take_step(factor * model(torch.ones(4, 8, device="cuda")).square().mean(), optimizer)
                     if factor != 1:
                         engine.load_state_dict(copy.deepcopy(saved))
                 return engine.step
@@ -223,9 +221,7 @@ def again(world: World, algorithm, begin: int):
 
     def steps(number):
         for step in range(number):
-            case.local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(case.local_loss(model, step, world.rank), optimizer)
         return values(model)
 
     with world.attach(model, optimizer, {"algorithm": algorithm}) as engine:
@@ -275,9 +271,7 @@ def through_phases(world: World, first, phases, at: int, back_at: int, switches:
     model, optimizer = trainable("toy", "momentum")
     with world.attach(model, optimizer, {"algorithm": first, "phases": phases}) as engine:
         while engine.statistics["steps"] < STEPS:
-            case.local_loss(model, engine.statistics["steps"], world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(case.local_loss(model, engine.statistics["steps"], world.rank), optimizer)
             steps = engine.statistics["steps"]
             if steps == at and "load" not in seen:
                 if switches:

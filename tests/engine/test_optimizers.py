@@ -13,7 +13,7 @@ import relaxcomm
 from relaxcomm import CompositionError, UsageError
 from tests.engine.by_hand import ALGORITHMS, LATE, Shape, assert_by_hand
 from tests.engine.harness import World, engine_state, in_process, values
-from tests.models import CASES, make_toy
+from tests.models import CASES, make_toy, take_step
 
 with warnings.catch_warnings():  # of what torch itself uses
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -295,9 +295,7 @@ def test_a_schedule_of_each_ranks_own_loss_is_found_by_the_drift_guard():
         with world.attach(model, optimizer, config):
             for step in range(9):
                 loss = CASE.local_loss(model, step, world.rank)
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(loss, optimizer)
                 schedule.step(loss.item())
 
     with pytest.raises(relaxcomm.RelaxcommError, match="different values of"):

@@ -10,6 +10,7 @@ from torch.optim.lr_scheduler import ChainedScheduler, LambdaLR, LinearLR, Seque
 from torch.optim.swa_utils import AveragedModel
 
 from relaxcomm import ConfigError, attach, simulate
+from tests.models import take_step
 
 
 def in_turn(optimizer):
@@ -133,9 +134,7 @@ def test_where_another_rank_does_not_take_its_state_all_of_each_part_goes_back(m
         part, second = make(optimizer), Refusing(saved is None or group.rank() == 0)
         with attach(model, optimizer, "bsp", process_group=group) as engine:
             for _ in range(5 if saved is None else begun):
-                model(torch.ones(1, 3)).sum().backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(model(torch.ones(1, 3)).sum(), optimizer)
                 part.step()
             if saved is None:
                 second.parts[:] = [3, 4]

@@ -20,7 +20,7 @@ from relaxcomm import UsageError
 from tests.engine.by_hand import ALGORITHMS, Shape, assert_by_hand
 from tests.engine.harness import World, in_process, values
 from tests.engine.situations import Checkpointed
-from tests.models import CASES, make_convnet, make_toy
+from tests.models import CASES, make_convnet, make_toy, take_step
 
 CASE = CASES["toy"]
 
@@ -301,9 +301,7 @@ def taught(world, keeps, algorithm):
     optimizer = momentum(model)[0]
     with world.attach(model, optimizer, {"algorithm": algorithm}):
         for step in range(5):
-            error(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(error(model, step, world.rank), optimizer)
             if keeps:
                 model.update()
     return torch.cat([value.reshape(-1) for value in model.state_dict().values()]).numpy()
@@ -329,9 +327,7 @@ def averaged_aside(world, algorithm):
         ema = swa_utils.AveragedModel(model, multi_avg_fn=swa_utils.get_ema_multi_avg_fn(0.9))
         schedule = swa_utils.SWALR(optimizer, swa_lr=0.01, anneal_epochs=3)
         for step in range(6):
-            error(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(error(model, step, world.rank), optimizer)
             with engine.averaged():
                 ema.update_parameters(model)
             schedule.step()

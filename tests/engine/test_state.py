@@ -10,7 +10,7 @@ import torch
 
 import relaxcomm
 from tests.engine.harness import World, on_gloo, values
-from tests.models import CASES, make_optimizer, trainable
+from tests.models import CASES, make_optimizer, take_step, trainable
 
 STEPS = 14
 CONFIGS = {
@@ -21,9 +21,7 @@ CONFIGS = {
 
 def steps(case, model, optimizer, rank: int, span: range, history: list) -> None:
     for step in span:
-        case.local_loss(model, step, rank).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(case.local_loss(model, step, rank), optimizer)
         history.append(values(model))
 
 

@@ -22,7 +22,7 @@ from relaxcomm.primitives import (
 )
 from tests.algorithms.test_low_precision_algorithms import layout
 from tests.engine.harness import in_process
-from tests.models import CASES, trainable
+from tests.models import CASES, take_step, trainable
 
 BEGIN, CHANGE, STEPS = 2, 3, 8  # the second value is taken in step 2 + 3
 BLOCK = 16
@@ -54,9 +54,7 @@ def sent(world, values):
     counts, before = [], 0
     with world.attach(model, optimizer, values) as engine:
         for step in range(STEPS):
-            task.local_loss(model, step, world.rank).backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(task.local_loss(model, step, world.rank), optimizer)
             counts.append(engine.statistics["bytes_sent"] - before)
             before = engine.statistics["bytes_sent"]
     return counts

@@ -24,7 +24,7 @@ from relaxcomm.primitives.exchanges.parameter_server import ShardPlan, make_requ
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
 from tests.engine.harness import World, on_gloo, train, values
-from tests.models import CASES, trainable
+from tests.models import CASES, take_step, trainable
 from tests.network import pretended_nccl
 from tests.network.pretended_nccl import Connected, Streams, pretended
 
@@ -171,9 +171,7 @@ def averages_early(world: World):
             for step in range(8):
                 if world.rank == 1:
                     time.sleep(0.1)
-                case.local_loss(model, step, world.rank).backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(case.local_loss(model, step, world.rank), optimizer)
             with engine.averaged():
                 return values(model)
 

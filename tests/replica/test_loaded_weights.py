@@ -14,6 +14,7 @@ import relaxcomm
 from relaxcomm import CompositionWarning, UsageError
 from relaxcomm.primitives import parameters, push_sum
 from relaxcomm.replica.loaded_weights import LoadedWeights
+from tests.models import take_step
 
 ROUND = {"steps": 3}
 BASED = [
@@ -42,9 +43,7 @@ GIVEN = make()  # to be copied
 
 def train(model, optimizer, steps=1):
     for step in range(steps):
-        model(torch.ones(5, 3) + step).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(model(torch.ones(5, 3) + step).square().mean(), optimizer)
 
 
 def other(model):
@@ -605,9 +604,7 @@ def loads_while_an_average_is_late(group, algorithm, loads_at, saves):
                 optimizer.param_groups[0]["lr"] = 0.0
             if saves is not None and step == loads_at + saves:
                 engine.load_state_dict(copy.deepcopy(engine.state_dict()))
-            model(torch.ones(2, 3)).square().sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(torch.ones(2, 3)).square().sum(), optimizer)
             if step >= loads_at:
                 yield from (one.unique().tolist() for one in model.parameters())
         engine.close(average=False)
@@ -714,9 +711,7 @@ def steps_after_a_load(group, before, saves=None, width=4):
             if saves is not None and step == before + saves:
                 engine.load_state_dict(copy.deepcopy(engine.state_dict()))
             x = torch.full((2, 3), 1.0 + group.rank(), dtype=torch.float64)
-            model(x).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(x).square().mean(), optimizer)
             if step >= before:
                 yield torch.nn.utils.parameters_to_vector(model.parameters()).detach().clone()
     yield torch.nn.utils.parameters_to_vector(model.parameters()).detach()

@@ -20,6 +20,7 @@ from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
 from relaxcomm.testing import PretendGpu
 from tests.engine.harness import in_process, on_gloo
+from tests.models import take_step
 
 NAMES = ("trained", "frozen", "frozen late")
 
@@ -51,9 +52,7 @@ def freezing(world, algorithm, freezes_alone: bool = False):
         for step in range(20):
             model[0].requires_grad_((freezes_alone and world.rank > 0) or not 5 <= step < 16)
             inputs = torch.randn(8, 6, generator=generator, dtype=torch.float64)
-            (model(inputs) - inputs[:, :4]).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step((model(inputs) - inputs[:, :4]).square().mean(), optimizer)
             seen.append([layer.weight.detach().clone() for layer in (model[0], model[2])])
     return seen
 
@@ -218,9 +217,7 @@ def of_its_own_choice(world, algorithm, dtype: torch.dtype):
             x = torch.randn(4, 6, generator=draw).to(dtype)
             for layer in layers[: 4 if step < 12 else 3]:
                 x = layer(x)
-            x.float().square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(x.float().square().mean(), optimizer)
             if step % 2:
                 seen.append(torch.cat([p.detach().flatten() for p in layers.parameters()]))
         engine.close(average=False)

@@ -14,7 +14,7 @@ from relaxcomm import ConfigWarning
 from relaxcomm.network import in_process as in_process_network
 from relaxcomm.testing import PretendGpu
 from tests.engine.harness import World, in_process, on_gloo, values
-from tests.models import CASES, make_optimizer, trainable
+from tests.models import CASES, make_optimizer, take_step, trainable
 
 BATCHES = (2, 5, 3)
 EPOCHS = 2
@@ -227,9 +227,7 @@ def test_counts_of_steps_stay_on_the_host(monkeypatch):
             world = World(group.rank(), 3, group)
             with world.attach(model, optimizer, {"algorithm": "bsp"}) as engine, engine.join():
                 for _ in range((0, 3, 1)[world.rank]):
-                    model(torch.ones(2, 4, device="cuda")).square().mean().backward()
-                    optimizer.step()
-                    optimizer.zero_grad()
+                    take_step(model(torch.ones(2, 4, device="cuda")).square().mean(), optimizer)
             state = optimizer.state[model.weight]
             return state["step"].device.type, state["step"].item(), state["exp_avg"].tolist()
 

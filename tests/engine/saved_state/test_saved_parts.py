@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import (
 
 from relaxcomm import ConfigError, attach
 from tests.engine.harness import World, in_process
+from tests.models import take_step
 
 
 def step(optimizer):
@@ -95,9 +96,7 @@ def resumed(world: World, saved_by, loaded_by):
     model, optimizer, scheduler, engine = attached(world, saved_by)
     with engine:
         for _ in range(2):
-            model(torch.ones(1, 3)).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(model(torch.ones(1, 3)).sum(), optimizer)
             scheduler.step(*([0.1] if saved_by is plateau else []))
         saved = engine.run_state_dict(scheduler=scheduler)
     model, optimizer, scheduler, engine = attached(world, loaded_by)
