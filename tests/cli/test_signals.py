@@ -119,10 +119,12 @@ def end_server(*, kill=True):
 
 @pytest.mark.parametrize("during", ["start", "cancel"])
 def test_a_deadline_that_passes_while_it_is_set_or_called_off_says_so(during, monkeypatch, tmp_path):
-    class Passing(threading.Timer):
+    timer = threading.Timer
+
+    class Passing(timer):
         pass
 
-    setattr(Passing, during, lambda timer: timer.function())
+    setattr(Passing, during, lambda one: (timer.cancel(one), one.function()))  # none is left behind
     monkeypatch.setattr(threading, "Timer", Passing)
     said = "only 0 of 2 workers began within 1000 s"
     with signals.signals(), pytest.raises(RunFailed, match=said), launcher._deadline(tmp_path, 2, 1000.0):
