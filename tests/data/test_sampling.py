@@ -11,7 +11,18 @@ from hypothesis import given, settings, strategies as st
 from torch.utils.data import TensorDataset
 
 from relaxcomm import ConfigError
-from relaxcomm.data import Injection, ShareSampler, by_label, dirichlet, disjoint, iid, make_loader, seldp
+from relaxcomm.data import (
+    ClientSampler,
+    Injection,
+    RoundPlan,
+    ShareSampler,
+    by_label,
+    dirichlet,
+    disjoint,
+    iid,
+    make_loader,
+    seldp,
+)
 from relaxcomm.data.position import Progress
 from relaxcomm.fields.rounding import fewest
 from relaxcomm.network.transport import Membership
@@ -177,3 +188,11 @@ def test_a_batch_that_drop_last_would_always_leave_out_is_refused():
         sampler.batch_size = 11
     sampler.resize(11)
     assert sampler.batch_size == 10
+
+
+def test_a_client_of_fewer_samples_than_a_replica_has_shards_is_refused():
+    alone, shard = Membership(0, 1), Membership(0, 3)
+    plan = RoundPlan(epochs=1, fraction=1.0, clients=2)
+    sampler = ClientSampler(4, plan, batch_size=2, membership=alone, seed=0, shard=shard)
+    with pytest.raises(ConfigError, match="client 0 has 2 samples, too few for the 3 shards of a replica"):
+        list(sampler.round(0))
