@@ -112,6 +112,12 @@ def test_sparse_messages_are_scattered_too():
         np.testing.assert_array_equal(history[-1], found[0][-1])
 
 
+def test_replicas_stay_equal_bit_for_bit():
+    first, *others = in_process(train, 3, {"algorithm": "bytegrad"}, 6)
+    for history in others:
+        np.testing.assert_array_equal(history[-2], first[-2])
+
+
 def test_biased_rounding_warns_only_where_it_matters():
     exchange, payload = primitives.scatter_gather(), primitives.gradients()
     relaxcomm.Rule(payload=payload, exchange=exchange, compressor=primitives.quantize(bits=8))
