@@ -32,7 +32,7 @@ def algorithm_node(
     workers: Sequence[int],
     topology: Topology | None = None,
 ) -> Node:
-    """An algorithm: its parameters, its rules with the facts of their primitives, and what it sends.
+    """An algorithm: its parameters, its rules, and what it sends.
 
     Args:
         entry: the algorithm.
@@ -82,7 +82,7 @@ def configuration_node(name: str, config: Config, model: CountedFor, workers: in
 def _composition(
     built: Algorithm, model: CountedFor, workers: Sequence[int], topology: Topology
 ) -> tuple[Node, ...]:
-    """Its rules with the facts of their primitives, and what they send and keep."""
+    """Its rules, and what they send and keep."""
     rules = (_rule_node(index, rule, model, workers, topology) for index, rule in enumerate(built.rules))
     controllers = (
         _primitive_in_short(f"controller {index}", one) for index, one in enumerate(built.controllers)
@@ -165,9 +165,7 @@ def _facts(primitive: Declared) -> tuple[Node, ...]:
 
 
 def _primitive_in_short(name: str, primitive: Declared) -> Node:
-    facts = "; ".join(f"{node.name}: {node.term}" for node in _facts(primitive))
-    text = docstrings.read(type(primitive)).summary
-    return Node(name, text, (Node("facts", facts),) if facts else (), term=repr(primitive))
+    return Node(name, docstrings.read(type(primitive)).summary, term=repr(primitive))
 
 
 def _value(value: object) -> str:

@@ -21,9 +21,12 @@ def memory_node(algorithm: Algorithm, model: CountedFor, workers: Sequence[int],
     items = model.items if model.task is not None else shapes_only([(_SIDE, _SIDE)] * _TENSORS)
     dtypes = [*model.layouts]
     kind = f"{type_name(dtypes[0])} parameter" if len(dtypes) == 1 else "parameter"
+    sizes: dict[str, list[str]] = {}
+    for size in workers:
+        sizes.setdefault(_in_words(algorithm, items, size, topology), []).append(str(size))
     found = (
-        Node(f"{size} workers" if size > 1 else "1 worker", _in_words(algorithm, items, size, topology))
-        for size in workers
+        Node(f"{', '.join(alike)} worker{'' if alike == ['1'] else 's'}", words)
+        for words, alike in sizes.items()
     )
     means = f"of each worker above the model, .grad and the optimizer, in bytes a {kind}"
     return Node("memory", means, tuple(found))

@@ -78,8 +78,8 @@ def show(
     ] = None,
     traceback: Traceback = False,
 ) -> None:
-    """Show an algorithm's composition, parameters, facts, bytes and reference; a primitive; a YAML file's
-    algorithm; a topology."""
+    """Show an algorithm's composition, parameters, bytes and reference; a primitive, with what it declares; a
+    YAML file's algorithm; a topology."""
     with readable(traceback):
         _check_options(name, sets, topology, output)
         values = dict(map(parse_set, sets or ()))

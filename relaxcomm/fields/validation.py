@@ -18,6 +18,7 @@ from relaxcomm.errors import ConfigError
 from relaxcomm.fields.allowed import KEY, OR_SCHEDULE, in_words, is_choice, part_of
 
 _CLOSEST_CHARACTERS = 100
+_MOST_NAMES = 20  # that are listed beside the one that was probably meant
 _MOST_FAULTS = 8
 _LARGEST_EXACT = 2**53  # whole number up to which a float has all
 _PYDANTICS = frozenset(get_args(ErrorType)) - {"value_error", "assertion_error"}
@@ -70,9 +71,12 @@ def signature_of(target: Callable[..., Any]) -> str:
 
 
 def closest(got: str, allowed: Iterable[str]) -> str:
-    """A hint: the name that the user probably meant, and all that are allowed."""
+    """A hint: the name that the user probably meant, and all that are allowed, unless they fill a screen."""
     names = sorted(allowed)
-    return f"{meant(got, names) or ';'} allowed: {', '.join(names)}"
+    near = meant(got, names)
+    if near and len(names) > _MOST_NAMES:
+        return near
+    return f"{near or ';'} allowed: {', '.join(names)}"
 
 
 def meant(got: str, names: Iterable[str]) -> str:
