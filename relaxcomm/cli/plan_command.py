@@ -91,6 +91,8 @@ def plan(
             for speeds in [speeds_of(algorithm, scenario.workers, measure, coding, settings.backend)]
         ]
         plans, failed = _forecast_all(cases, items, failures)
+        if algorithms == "all":  # whose own order is that of the alphabet
+            plans.sort(key=lambda plan: (plan[0].workers, plan[2].replayed.step_seconds))
         pilots = [] if training is None else _train(cases, plans, settings, training, failed)
         _report(plans, pilots, failed, items, cases[0][2], training, as_lines, measured=measure)
         if picture is not None and plans:

@@ -79,6 +79,8 @@ def test_all_algorithms_and_those_that_cannot_run(config):
     said = json.loads(out)
     assert code == 0
     assert {"bsp", "powersgd", "auto", "local_sgd"} <= {one["algorithm"] for one in said["forecasts"]}
+    steps = [one["step_seconds"] for one in said["forecasts"]]
+    assert steps == sorted(steps), "the fastest first"
     assert "groups of ranks" in said["not_possible"]["hierarchical_local_sgd, 4 workers"]
     local = next(one for one in said["forecasts"] if one["algorithm"] == "local_sgd")
     assert local["sent_bytes"] == pytest.approx(1.5 * 40_000 / 8), "the configuration's own parameters"
