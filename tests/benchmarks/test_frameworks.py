@@ -26,10 +26,14 @@ def test_every_example_is_there():
     assert all((EXAMPLES / name / "after.py").is_file() for name in RANKS_A_HOST)
 
 
-def test_the_readme_has_the_newest_matrix():
+def test_the_readme_says_what_the_newest_matrix_has():
     newest = max(RESULTS.glob("frameworks-matrix-*.json"))
     cells = [Cell(**found) for found in json.loads(newest.read_text())["results"]]
     readme = Path(__file__).parents[2].joinpath("README.md").read_text()
-    assert table(cells) in readme
+    header, line, *rows = table(cells).splitlines()
+    families = ["|".join(row.split("|")[:4]) for row in (header, line, *rows)]
+    assert "|\n".join(families) in readme
+    assert "All but the last two" in readme and "six frameworks" in readme
+    assert [row.count(" ✓ |") for row in rows] == [6] * (len(rows) - 2) + [0] * 2
     assert f"(benchmarks/results/{newest.stem}.md)" in readme
     assert not any(cell.is_wrong for cell in cells)
