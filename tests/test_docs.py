@@ -95,10 +95,10 @@ def test_python_runs(page, elsewhere, capsys):
 @pytest.mark.parametrize(
     ("page", "name"),
     [
-        *(("docs/composing.md", name) for name in ("clipped", "on_rising_loss", "five_levels")),
-        *(("docs/write/compressor.md", name) for name in ("in_parts", "k_largest")),
+        *(("docs/write/compressor.md", name) for name in ("in_parts", "k_largest", "five_levels")),
         ("docs/write/payload.md", "clipped_gradients"),
-        ("docs/write/outer.md", "adagrad_steps"),
+        ("docs/write/trigger.md", "on_rising_loss"),
+        *(("docs/write/outer.md", name) for name in ("adagrad_steps", "clipped")),
         *(("docs/write/controller.md", name) for name in ("when_due", "noise_period")),
         ("docs/write/exchange.md", "lean_on_copies"),
     ],
