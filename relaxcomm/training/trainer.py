@@ -45,7 +45,7 @@ def train(config: Config, link: Link | None = None) -> Outcome:
     if config.membership.elastic and "TORCHELASTIC_RUN_ID" in os.environ:
         raise ConfigError(
             "membership.elastic: torchrun ends all workers when one ends, so nobody would go on; start with "
-            "`relaxcomm train` alone, see docs/failures.md, or leave it out"
+            "`relaxcomm train` alone, see docs/elastic.md, or leave it out"
         )
     process = launched()
     rank = process.rank
