@@ -5,29 +5,26 @@ from __future__ import annotations
 from website.families import FAMILIES
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Start": ("start", "examples/index"),
+    "Start": ("start", "installing", "scripts", "configuration", "examples/index"),
     "Concepts": ("concepts/rule", "concepts/step", "concepts/message"),
     "How-to": (
-        "scripts",
-        "configuration",
         "which-algorithm",
         "all-algorithms",
         "plan",
         "coming-from-ddp",
-        "installing",
+        "integrations/README",
         "shapes",
         "composing",
         "gradient-accumulation",
         "uneven-inputs",
         "monitoring",
-        "accuracy",
-        "slower-than-before",
-        "gpus",
+        "restarts",
         "failures",
         "elastic",
-        "restarts",
         "security",
-        "integrations/README",
+        "gpus",
+        "accuracy",
+        "slower-than-before",
     ),
     "Write your own": tuple(
         f"write/{name}"
