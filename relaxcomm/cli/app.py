@@ -78,7 +78,10 @@ def imported(name: str, rich_markup_mode: Any = None) -> Any:
         command = pkgutil.resolve_name(f"relaxcomm.cli.{_COMMANDS[name][0]}")
     alone = typer.Typer(add_completion=False, rich_markup_mode=rich_markup_mode)
     alone.command(name)(command)
-    return typer.main.get_command(alone)
+    made = typer.main.get_command(alone)
+    if (flag := made.get_help_option(typer.Context(made))) is not None:
+        flag.metavar = ""  # as of our own flags: typer writes <bool>
+    return made
 
 
 def _complete_streams() -> None:

@@ -135,6 +135,7 @@ def test_help_fits_and_explains_every_option(name):
     assert done.exit_code == 0
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "[[" not in done.stdout, "an argument that may be left out has one pair of brackets"
+    assert "<bool>" not in done.stdout
     for parameter in imported(name).params:
         assert getattr(parameter, "help", None), parameter.name
 
