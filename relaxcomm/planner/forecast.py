@@ -17,6 +17,7 @@ from relaxcomm.planner.remarks import remarks_on
 from relaxcomm.planner.replay import Replay
 from relaxcomm.planner.replayed_run import Replayed
 from relaxcomm.planner.scenario import Scenario
+from relaxcomm.planner.two_levels import in_yaml
 from relaxcomm.roles.planner import Measured
 from relaxcomm.roles.returned import chosen
 from relaxcomm.system.quantities import data_size
@@ -137,8 +138,7 @@ def _chosen(algorithm: Algorithm, items: Sequence[Item], scenario: Scenario) -> 
     )
     choice, _ = chosen(algorithm.planner.choose(measured), algorithm.planner)
     made = parse_algorithm(choice)
-    rules = "; ".join(map(repr, made.rules))
-    said = [f"{algorithm.name} would choose {made.name}: {rules}"]
+    said = [f"{algorithm.name} would choose {made.name}: {in_yaml(made.rules)}"]
     if scenario.workers > 1:
         sent = data_size(2 * (1 - 1 / scenario.workers) * sum(probe_sizes(nbytes)))
         said.append(f"measuring the link first, for which each worker sends up to {sent}, is not counted")

@@ -52,12 +52,11 @@ def hierarchical_instead(algorithm: Algorithm, items: Sequence[Item], replay: Re
     now = replay.run().step_seconds
     if instead > _WORTH * now:
         return None
-    written = json.dumps({"rules": [_rule(rule) for rule in rules]})
     return (
         f"{len(groups)} groups of workers have slow links between them: averaged inside each first, then "
         f"between them, a step takes {duration(instead)} instead of {duration(now)}, "
         f"{now / instead:.3g} times as fast; write "
-        f"topology: {{hierarchical: {{sizes: {list(sizes)}}}}} and algorithm: {written}"
+        f"topology: {{hierarchical: {{sizes: {list(sizes)}}}}} and {in_yaml(rules)}"
     )
 
 
@@ -83,9 +82,15 @@ def with_groups_of_links(algorithm: Algorithm, scenario: Scenario) -> Scenario:
     return replace(scenario, topology=hierarchical(sizes=tuple(map(len, groups))))
 
 
+def in_yaml(rules: Sequence[Rule]) -> str:
+    """An algorithm of these rules, on a line of YAML."""
+    return f"algorithm: {json.dumps({'rules': [_rule(rule) for rule in rules]})}"
+
+
 def _rule(rule: Rule) -> dict[str, Any]:
     """A rule as YAML has it, without what is the default."""
-    usual = Rule(payload=rule.payload, exchange=all_reduce())
+    usual = Rule(payload=rule.payload, exchange=rule.exchange)
     names = [field.name for field in fields(rule)]
-    given = [name for name in names if name == "payload" or getattr(rule, name) != getattr(usual, name)]
+    required = ("payload", "exchange")
+    given = [name for name in names if name in required or getattr(rule, name) != getattr(usual, name)]
     return {name: spell(getattr(rule, name)) for name in given}

@@ -9,9 +9,10 @@ import time
 import networkx as nx
 import pytest
 import torch
+import yaml
 
 import relaxcomm
-from relaxcomm import Algorithm, Link, Rule, TopologyError, attach, simulate
+from relaxcomm import Algorithm, Link, Rule, TopologyError, attach, config, simulate
 from relaxcomm.composition.exchange_cost import Speeds
 from relaxcomm.config import registry
 from relaxcomm.config.examples import from_example
@@ -298,6 +299,15 @@ def test_what_measuring_the_link_sends_is_said():
     many, alone = (forecast(auto(), shapes_only(MATRIX), scenario(n)) for n in (4, 1))
     assert any("each worker sends up to 12.4 MB, is not counted" in remark for remark in many.remarks)
     assert not any("is not counted" in remark for remark in alone.remarks)
+
+
+@pytest.mark.parametrize("rate", [1e5, 1e7, 1e12])
+def test_what_auto_would_choose_can_be_written_into_a_configuration(rate):
+    remarks = forecast(auto(), shapes_only(MATRIX), scenario(rate=rate)).remarks
+    (said,) = (one for one in remarks if "would choose" in one)
+    name, _, written = said.partition("auto would choose ")[2].partition(": ")
+    assert name in ("bsp", "local_sgd")
+    assert config.load(yaml.safe_load(written)).algorithm.rules
 
 
 def test_the_bandwidth_that_is_needed_gives_the_utilisation():
