@@ -6,11 +6,11 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from relaxcomm.fields.looked_at import error
 from relaxcomm.network.operations import AllReduce, Request
 from relaxcomm.network.traffic import messages
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.roles import Compressor, Exchange, Stage
-from relaxcomm.roles.returned import error
 from relaxcomm.roles.stage import Pairs, is_size
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.topology import Topology

@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from relaxcomm.errors import PluginError, RelaxcommError
 from relaxcomm.fields.broken import or_broken
+from relaxcomm.fields.looked_at import Looks, looked_at
 from relaxcomm.fields.validation import refusal
 from relaxcomm.system.files import expanded
 
@@ -55,6 +56,18 @@ class Declared(ABC):
 
     declares: ClassVar[type[Any] | None] = None
     """The type of `facts`, which each class states itself, if its role has any."""
+
+    looks: ClassVar[Looks] = {}
+    """What looks at what a method returns, by its name; the class that states this is trusted itself."""
+
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        for name, look in {} if "looks" in vars(cls) else cls.looks.items():
+            owners = [one for one in cls.__mro__ if name in vars(one)]
+            made = vars(owners[0])[name]
+            if (owners[0] is cls or not issubclass(owners[0], Declared)) and hasattr(made, "__get__"):
+                is_property = any(isinstance(vars(one)[name], property) for one in owners)
+                setattr(cls, name, looked_at(made, name, look, is_property=is_property))
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         if "__dataclass_fields__" not in vars(cls):

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from relaxcomm.composition.exchange_cost import pairs_of, stages_of
 from relaxcomm.composition.rule import Rule
+from relaxcomm.fields.looked_at import error
 from relaxcomm.network.operations import AllToAll, Neighbors, Request
 from relaxcomm.network.traffic import messages as messages_in_turn
 from relaxcomm.planner.arrivals import Heard, alone, from_all, from_neighbors, from_senders, served
 from relaxcomm.planner.pairs import AllPairs, NeighborPairs, Pair
 from relaxcomm.roles import Awaited, Exchange, Stage
-from relaxcomm.roles.returned import error
 from relaxcomm.roles.stage import Pairs
 from relaxcomm.topology import Topology
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Count, stated
+from relaxcomm.fields.looked_at import Looks, error
 from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.context import Context, Primitive, State
-from relaxcomm.roles.returned import decoded, error, yielded
+from relaxcomm.roles.returned import decoded, yielded
 from relaxcomm.roles.stage import is_size
 from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Message, Sparse
@@ -79,6 +80,23 @@ class CompressorFacts:
     most_entries: int | float
 
 
+def _bytes(value: Any, method: str, compressor: object, *_: object, **__: object) -> int:
+    """What `message_bytes` and `layout_bytes` return."""
+    if is_size(value) and value == int(value):
+        return int(value)
+    raise error(value, "return a whole number of bytes, 0 or more", method, compressor)
+
+
+def _phases(value: object, method: str, compressor: object) -> object:
+    """What `phases` is."""
+    if isinstance(value, tuple) and all(isinstance(one, tuple) and len(one) == 2 for one in value):
+        starts = [start for start, coder in value if isinstance(coder, Compressor) and is_size(start)]
+        if starts[:1] == [0] and len(starts) == len(value) and starts == sorted(set(starts)):
+            return value
+    wanted = "let it be ((0, compressor), (step, compressor), …), from which step on it codes with each"
+    raise error(value, wanted, f"{method} is", compressor)
+
+
 class Compressor(Primitive):
     """How a tensor is encoded.
 
@@ -105,14 +123,18 @@ class Compressor(Primitive):
 
     role: ClassVar[str] = "compressor"
     declares: ClassVar[type[CompressorFacts]] = CompressorFacts
+    looks: ClassVar[Looks] = {
+        **Primitive.looks,
+        "message_bytes": _bytes,
+        "layout_bytes": _bytes,
+        "phases": _phases,
+    }
 
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
         owner = next(one for one in cls.__mro__ if "encode_decode" in vars(one))
         if owner is cls or not issubclass(owner, Compressor):  # a mixin, say
             cls.encode_decode = _looked_at(cls.encode_decode)  # type: ignore[method-assign]
-        for name in {"message_bytes", "layout_bytes"} & vars(cls).keys():
-            setattr(cls, name, _counted(vars(cls)[name]))
 
     @property
     @abstractmethod
@@ -205,19 +227,6 @@ def _looked_at(encode_decode: Callable[..., object]) -> Callable[..., Coding]:
             return decoded(stop.value, numel, self, keep_sent=keep_sent)
 
     return coding
-
-
-def _counted(size: Any) -> Callable[..., int]:
-    """The same, but that it returns a number of bytes is looked at, whoever counts with it."""
-
-    @wraps(size)
-    def counted(self: Compressor, *of: Any, **given: Any) -> int:
-        found = size.__get__(self)(*of, **given)  # a static method, say
-        if is_size(found) and found == int(found):
-            return int(found)
-        raise error(found, "return a whole number of bytes, 0 or more", size.__name__, self)
-
-    return counted
 
 
 def _resume(running: Coding, device_type: str, parts: Parts) -> Message:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from relaxcomm.errors import CompositionError
 from relaxcomm.fields.frozen import stated
+from relaxcomm.fields.looked_at import Looks, one_of
 from relaxcomm.network.operations import Operation, Received, Request
 from relaxcomm.network.transport import Membership, Service
 from relaxcomm.roles.carried import Slots
@@ -129,6 +130,11 @@ class Exchange(Primitive):
 
     role: ClassVar[str] = "exchange"
     declares: ClassVar[type[ExchangeFacts]] = ExchangeFacts
+    looks: ClassVar[Looks] = {
+        **Primitive.looks,
+        "topology_override": one_of(Topology | None, "return a topology, or None for the configured one"),
+        "serve": one_of(Served | None, "return Served(service, request, reply), or None for no service"),
+    }
 
     @property
     @abstractmethod

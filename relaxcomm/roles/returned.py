@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relaxcomm.errors import PluginError
-from relaxcomm.fields.validation import shown
+from relaxcomm.fields.looked_at import error
 from relaxcomm.roles.context import Primitive
 from relaxcomm.roles.controller import Controller
 from relaxcomm.tensors.messages import Message, Sparse
@@ -22,21 +21,6 @@ _WANTED = {
     "finalize": "the payload's result, [numel]",
     "apply": "the new value, [numel]",
 }
-
-
-def error(value: object, wanted: str, method: str, *primitives: Primitive) -> PluginError:
-    """That a method gives something else than it should.
-
-    Args:
-        value: what it gives.
-        wanted: what to do instead.
-        method: its name and how it gave that, such as "run yielded".
-        primitives: whose method it is, and what it worked with.
-    """
-    name, _, how = method.partition(" ")
-    whose = " with ".join(map(repr, primitives))
-    got = f"{list(value.shape)} of {value.dtype}" if isinstance(value, Tensor) else shown(value)
-    return PluginError(f"{name} of {whose} {how or 'returned'} {got}; {wanted}")
 
 
 def entries(

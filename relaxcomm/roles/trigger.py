@@ -13,6 +13,7 @@ from torch import Tensor
 from relaxcomm.data.clients import RoundPlan
 from relaxcomm.errors import UsageError
 from relaxcomm.fields.frozen import Share, Steps, stated
+from relaxcomm.fields.looked_at import Looks, one_of
 from relaxcomm.fields.rounding import fewest
 from relaxcomm.roles.carried import Slots
 from relaxcomm.roles.context import Context, Primitive, State
@@ -136,6 +137,10 @@ class Trigger(Primitive):
 
     role: ClassVar[str] = "trigger"
     declares: ClassVar[type[TriggerFacts]] = TriggerFacts
+    looks: ClassVar[Looks] = {
+        **Primitive.looks,
+        "round_plan": one_of(RoundPlan | None, "return a RoundPlan, or None where no clients are played"),
+    }
 
     @property
     @abstractmethod

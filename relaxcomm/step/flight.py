@@ -10,10 +10,11 @@ from typing import TypeAlias
 from torch import Tensor
 
 from relaxcomm.composition.rule import Rule
+from relaxcomm.fields.looked_at import error
 from relaxcomm.network.operations import OPERATIONS, Label, Operation, Received, Request
 from relaxcomm.network.transport import Pending
 from relaxcomm.roles import Exchanging
-from relaxcomm.roles.returned import entries, error
+from relaxcomm.roles.returned import entries
 from relaxcomm.step.world import World
 
 Program: TypeAlias = Generator[tuple[str, Operation], Received, Tensor]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -14,8 +13,9 @@ from numpy.typing import NDArray
 
 from relaxcomm.errors import PluginError, TopologyError
 from relaxcomm.fields.frozen import Declared
+from relaxcomm.fields.looked_at import Looks
 from relaxcomm.fields.validation import shown
-from relaxcomm.topology import connectivity, mixing, weight_checks
+from relaxcomm.topology import answers, connectivity, mixing, weight_checks
 
 Graph: TypeAlias = Any
 """A networkx Graph over the ranks 0 to N - 1, a DiGraph where links have a direction. (The stubs' type
@@ -51,11 +51,7 @@ class Topology(Declared):
     all_pairs: ClassVar[bool] = False
     has_groups: ClassVar[bool] = False
     changes: ClassVar[bool] = False
-
-    def __init_subclass__(cls, **given: Any) -> None:
-        super().__init_subclass__(**given)
-        if "period_steps" in vars(cls):
-            cls.period_steps = _whole(vars(cls)["period_steps"])  # type: ignore[assignment, method-assign]
+    looks: ClassVar[Looks] = {"period_steps": answers.whole, "listeners": answers.others}
 
     def __post_init__(self) -> None:
         if self.changes and type(self).period_steps is Topology.period_steps:
@@ -220,19 +216,3 @@ class Topology(Declared):
     @functools.cached_property
     def _listeners(self) -> dict[tuple[int, int, int], Sequence[int]]:
         return {}
-
-
-def _whole(period_steps: Any) -> Callable[[Any, int], int]:
-    """A `period_steps`, which may be static, whose result is checked, whoever counts steps by it."""
-
-    @functools.wraps(period_steps)
-    def checked(self: Topology, world_size: int) -> int:
-        steps = period_steps.__get__(self, type(self))(world_size)
-        if not isinstance(steps, Integral) or steps < 1:
-            raise PluginError(
-                f"period_steps of {self!r} with {world_size} workers returned {shown(steps)}; return a whole "
-                "number of exchanges, 1 or more"
-            )
-        return int(steps)
-
-    return checked

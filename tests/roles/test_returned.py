@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from relaxcomm import Algorithm, ConfigError, PluginError, Rule, attach, round_trip, simulate
+from relaxcomm.fields.looked_at import error
 from relaxcomm.plugin import (
     AllReduce,
     Compressor,
@@ -46,7 +47,6 @@ from relaxcomm.primitives import (
     sgd,
     top_k,
 )
-from relaxcomm.roles.returned import error
 
 FORMS = {
     "itself": lambda x: x,
