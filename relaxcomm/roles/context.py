@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Declared
-from relaxcomm.fields.looked_at import Looks, error
+from relaxcomm.fields.looked_at import Looks, one_of
 from relaxcomm.network.transport import Membership
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.differences import Difference
@@ -161,17 +161,12 @@ class Context:
         return hash((seed, self.step, self.round, self.membership.rank, self.bucket_part, *apart))
 
 
-def _slots(value: object, method: str, primitive: object, _: Bucket) -> object:
-    """What `init` returns."""
-    if isinstance(value, Mapping) and all(isinstance(one, Tensor) for one in value.values()):
-        return value
-    raise error(value, "return the tensor of each slot by its name, {} to keep nothing", method, primitive)
-
-
 class Primitive(Declared):
     """Base of all roles in a rule. Subclasses are made with `@frozen`: frozen dataclasses."""
 
-    looks: ClassVar[Looks] = {"init": _slots}
+    looks: ClassVar[Looks] = {
+        "init": one_of(Mapping, "return the tensor of each slot by its name, {} to keep nothing")
+    }
 
     @property
     @abstractmethod

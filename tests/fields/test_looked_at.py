@@ -66,11 +66,6 @@ WRONG = {
         {"init": wrong([1])},
         "init of mine() returned [1]; return the tensor of each",
     ),
-    "init: a number": (
-        every_step,
-        {"init": wrong({"m": 0.0})},
-        "init of mine() returned {'m': 0.0}; return the",
-    ),
     "init: tensor": (
         all_reduce,
         {"init": wrong(torch.ones(2))},
