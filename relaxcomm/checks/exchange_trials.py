@@ -158,17 +158,17 @@ def exchanged(
             now = replace(cx, step=apart * number, round=number)
             running = exchange.run(now, tensor, compressor, UnsharedState(state, tensor))
             state.watch()
-            operation, kinds = next(running), list[type[Operation]]()
+            received, kinds = None, list[type[Operation]]()
             while True:
-                kinds.append(type(operation))
-                sent_to |= {(len(kinds), other) for other in _receivers(operation) if other != group.rank()}
-                received = transport.issue(operation, Label(now.step, *_PLACE, len(kinds))).wait()
                 try:
                     operation = running.send(received)
                 except StopIteration as stop:
                     result = entries(stop.value, len(tensor), "run", exchange, compressor)
                     tensor = result.to(tensor.dtype)  # which may be wider
                     break
+                kinds.append(type(operation))
+                sent_to |= {(len(kinds), other) for other in _receivers(operation) if other != group.rank()}
+                received = transport.issue(operation, Label(now.step, *_PLACE, len(kinds))).wait()
             written += state.written()
             taken.add(tuple(kinds))
         transport.leave()

@@ -172,6 +172,16 @@ def test_pairs_over_which_nothing_is_sent():
     )
 
 
+def test_an_exchange_that_sends_nothing():
+    def run(self, cx, tensor, compressor, state):
+        yield from ()
+        return tensor
+
+    silent = liar(all_gather(), {"same_result": False}, run=run, stages=lambda *of: [])
+    assert found(silent, "traffic") is None
+    assert "what came from others is not in the result" in found(silent, "results")
+
+
 def test_operations_that_are_others_for_halves():
     assert found(all_reduce(), "traffic") is None
     said = found(liar(all_reduce(), {}, exact_stages=Exchange.exact_stages), "traffic")
