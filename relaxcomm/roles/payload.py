@@ -103,7 +103,10 @@ class Payload(Primitive):
 
     @abstractmethod
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
-        """Fill `out` (`[numel]`) with what is to be exchanged and return it."""
+        """Fill `out` (`[numel]`) with what is to be exchanged and return it.
+
+        At "step" it may move the parameters first, by what an earlier result has left in a slot.
+        """
 
     def difference(self, cx: Context, bucket: Bucket, state: State) -> Difference | None:
         """What `read` would write where that is a difference alone, for a compressor that makes it in the
