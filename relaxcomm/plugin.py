@@ -98,6 +98,7 @@ from relaxcomm.tensors.messages import (
     Maximum as Maximum,
     Message as Message,
     Quantized as Quantized,
+    Several as Several,
     SharedSupport as SharedSupport,
     Signs as Signs,
     Sparse as Sparse,

@@ -46,7 +46,18 @@ AUTHORS = {
         *("Membership", "Observation", "ExchangedBucket", "MicroGradients", "Measured", "RoundPlan"),
     ),
     "Messages": (
-        *("Message", "Dense", "Sparse", "SharedSupport", "Quantized", "Signs", "Maximum", "Parts", "Coding"),
+        *(
+            "Message",
+            "Dense",
+            "Sparse",
+            "SharedSupport",
+            "Quantized",
+            "Signs",
+            "Maximum",
+            "Several",
+            "Parts",
+            "Coding",
+        ),
         *("DENSE", "SPARSE", "SHARED_SUPPORT", "QUANTIZED", "SIGNS", "MAXIMUM", "MIXED", "MOST_PLACES"),
     ),
     "Packing bits": (

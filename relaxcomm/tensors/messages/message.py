@@ -174,7 +174,18 @@ class Maximum(Dense):
 
 @dataclass(frozen=True, eq=False)
 class Several(Message):
-    """Messages of different parts of a tensor."""
+    """Messages that travel as one, such as of different parts of a tensor.
+
+    Args:
+        messages: the same kinds and sizes on all ranks, in the same order.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import Dense, Several
+        >>> both = Several((Dense(torch.ones(2)), Dense(torch.zeros(1))))
+        >>> both.num_bytes, both.unpack(both.pack()).messages[0].tensor
+        (12, tensor([1., 1.]))
+    """
 
     kind: ClassVar[str] = MIXED
     messages: tuple[Message, ...]

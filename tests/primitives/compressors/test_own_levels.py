@@ -7,10 +7,9 @@ import torch
 
 from relaxcomm.kernels.dispatch import has_numba
 from relaxcomm.kernels.level_sums import takes
-from relaxcomm.plugin import Dense, Quantized, Segments, pack_codes, unpack_codes
+from relaxcomm.plugin import Dense, Quantized, Segments, Several, pack_codes, unpack_codes
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
 from relaxcomm.primitives.exchanges.message_rows import scatter
-from relaxcomm.tensors.messages import Several
 
 BLOCK = 64
 
