@@ -27,7 +27,8 @@ def from_example(name: str, target: object, values: Mapping[str, Any]) -> dict[s
             if shown.keys() >= set(missing):
                 return {one: _as_yaml(shown[one]) for one in missing}
     raise ConfigError(
-        f"{name} needs {', '.join(missing)}, of which its docstring has no example; give a value"
+        f"{name} needs {', '.join(missing)}, of which its docstring has no example; give a value, or let the "
+        f"docstring's Example call {name}({', '.join(f'{one}=…' for one in missing)})"
     )
 
 
