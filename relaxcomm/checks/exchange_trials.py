@@ -161,7 +161,7 @@ def exchanged(
             received, kinds = None, list[type[Operation]]()
             while True:
                 try:
-                    operation = running.send(received)
+                    operation = next(running) if received is None else running.send(received)
                 except StopIteration as stop:
                     result = entries(stop.value, len(tensor), "run", exchange, compressor)
                     tensor = result.to(tensor.dtype)  # which may be wider

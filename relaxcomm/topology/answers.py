@@ -19,10 +19,10 @@ def whole(value: Any, method: str, topology: object, world_size: int) -> int:
     )
 
 
-def others(value: object, method: str, topology: object, rank: int, world_size: int, step: int = 0) -> object:
+def others(value: Any, method: str, topology: object, rank: int, world_size: int, step: int = 0) -> object:
     """Ranks but for one, as `listeners` has to return them."""
-    allowed = (other for other in range(world_size) if other != rank)
-    if isinstance(value, list | tuple) and sum(other in value for other in allowed) == len(value):
+    are_ranks = isinstance(value, list | tuple) and all(isinstance(one, Integral) for one in value)
+    if are_ranks and len({*value} & ({*range(world_size)} - {rank})) == len(value):
         return value
     raise PluginError(
         f"{method} of {topology!r} with {world_size} workers returned {shown(value)} for rank {rank} at "

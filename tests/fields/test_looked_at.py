@@ -91,6 +91,16 @@ WRONG = {
         {"listeners": wrong(None)},
         "listeners of mine() with 3 workers returned None for",
     ),
+    "listeners: itself": (
+        ring,
+        {"listeners": wrong([0, 1, 2])},
+        "listeners of mine() with 3 workers returned [0,",
+    ),
+    "listeners: lists": (
+        ring,
+        {"listeners": wrong([[1]])},
+        "listeners of mine() with 3 workers returned [[1]] for",
+    ),
     "listeners: none such": (
         ring,
         {"listeners": wrong([1, 3])},
