@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -14,7 +15,8 @@ from relaxcomm.fields.frozen import Share, frozen
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives.compressors.decode import as_dense
 from relaxcomm.primitives.compressors.memory import inner_slots, inner_state
-from relaxcomm.primitives.exchanges.gossip import OverGraph, gossip, mix
+from relaxcomm.primitives.exchanges.gossip import OverGraph, gossip, mixed
+from relaxcomm.primitives.exchanges.message_rounds import coded
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.buckets import Bucket
@@ -60,7 +62,7 @@ class PublicCopyGossip(OverGraph):
         for out, x, public, disagreement in _chunks(difference, tensor, state[_COPY], state[_DISAGREEMENT]):
             out.copy_(self._difference(x, public, disagreement))
         coding = compressor.encode_decode(cx, difference, inner_state(state, difference), keep_sent=True)
-        change, sent = yield from mix(cx, self.graph(cx.topology), coding)
+        change, sent = yield from coded(coding, partial(mixed, cx, self.graph(cx.topology)))
         assert sent is not None
         self._follow(state, change, sent)
         for x, public, disagreement in _chunks(tensor, state[_COPY], state[_DISAGREEMENT]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from functools import partial
 from typing import ClassVar, TypeAlias
 
 import torch
@@ -10,26 +11,22 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import Neighbors, Operation, Received
-from relaxcomm.primitives.exchanges.message_rounds import Coded, Combining, coded
-from relaxcomm.roles import Coding, Compressor, Context, Exchange, ExchangeFacts, Exchanging, Stage, State
+from relaxcomm.primitives.exchanges.message_rounds import Combining, combined
+from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, Stage, State
 from relaxcomm.tensors.messages import DENSE, Message
 from relaxcomm.topology import Topology
 
 Shares: TypeAlias = list[tuple[float, Tensor]]
 
 
-def mix(cx: Context, graph: Topology, coding: Coding) -> Coded:
-    """Send messages to those that listen; the mixture of all that came, and the own part if asked for."""
-
-    def mixed(message: Message) -> Combining:
-        came = yield from swap(cx, graph, message.pack())
-        return [(share, message.unpack(data)) for share, data in came]
-
-    return coded(coding, mixed)
+def mixed(cx: Context, graph: Topology, message: Message) -> Combining:
+    """Send a message to those that listen; the own one and what came, each with its share in the mixture."""
+    came = yield from swap(cx, graph, message.pack())
+    return [(share, message.unpack(data)) for share, data in came]
 
 
 def swap(cx: Context, graph: Topology, packed: Tensor) -> Generator[Operation, Received, Shares]:
-    """Send bytes to those that listen; the own ones and what came, each with its share in the mixture."""
+    """The same of bytes."""
     rank, size = cx.membership.rank, cx.membership.world_size
     mine, listeners = graph.weights(size, cx.round)[rank], graph.listeners(rank, size, cx.round)
     received = yield Neighbors(
@@ -104,7 +101,4 @@ class gossip(OverGraph):
     )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        result, _ = yield from mix(
-            cx, self.graph(cx.topology), compressor.encode_decode(cx, tensor, state, keep_sent=False)
-        )
-        return result
+        return combined(cx, tensor, compressor, state, partial(mixed, cx, self.graph(cx.topology)))

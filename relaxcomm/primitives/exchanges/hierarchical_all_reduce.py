@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, TypeAlias
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import Neighbors, Operation, Received
 from relaxcomm.primitives.exchanges.gossip import gossip
-from relaxcomm.primitives.exchanges.message_rounds import Combining, coded
+from relaxcomm.primitives.exchanges.message_rounds import Combining, combined
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, Stage, State
 from relaxcomm.roles.stage import Pairs
 from relaxcomm.tensors.messages import Dense, Message
@@ -45,10 +45,7 @@ class group_all_reduce(Exchange):
     facts: ClassVar[ExchangeFacts] = replace(gossip.facts, topology="groups")
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        groups = _Groups.of(cx)
-        coding = compressor.encode_decode(cx, tensor, state, keep_sent=False)
-        result, _ = yield from coded(coding, partial(_averaged, groups.inside_mean))
-        return result
+        return combined(cx, tensor, compressor, state, partial(_averaged, _Groups(cx).inside_mean))
 
     def stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
         return [_in_groups(topology.groups(world_size), world_size)] * 2
@@ -75,10 +72,7 @@ class hierarchical_all_reduce(Exchange):
     facts: ClassVar[ExchangeFacts] = replace(group_all_reduce.facts, same_result=True)
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        groups = _Groups.of(cx)
-        coding = compressor.encode_decode(cx, tensor, state, keep_sent=False)
-        result, _ = yield from coded(coding, partial(_averaged, groups.mean))
-        return result
+        return combined(cx, tensor, compressor, state, partial(_averaged, _Groups(cx).mean))
 
     def stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
         groups = topology.groups(world_size)
@@ -127,28 +121,18 @@ _Spans: TypeAlias = Mapping[int, range]
 """For each rank some entries of a bucket, maybe none."""
 
 
-@dataclass(frozen=True)
 class _Groups:
     """The groups as one rank sees them."""
 
-    rank: int
-    world_size: int
-    groups: Sequence[Sequence[int]]
-    exact: bool
-
-    @classmethod
-    def of(cls, cx: Context) -> _Groups:
-        size = cx.membership.world_size
-        return cls(cx.membership.rank, size, cx.topology.groups(size), cx.exact)
-
-    @property
-    def index(self) -> int:
-        """Which group this rank is in."""
-        return next(index for index, group in enumerate(self.groups) if self.rank in group)
+    def __init__(self, cx: Context) -> None:
+        self.rank, self.world_size, self.exact = cx.membership.rank, cx.membership.world_size, cx.exact
+        self.groups = cx.topology.groups(self.world_size)
+        self.index = next(index for index, group in enumerate(self.groups) if self.rank in group)
+        self.group = self.groups[self.index]  # which this rank is in
 
     def inside_mean(self, tensor: Tensor) -> Exchanging:
         """The mean over this rank's group."""
-        total, size = (yield from self._reduce_inside(tensor)), len(self.groups[self.index])
+        total, size = (yield from self._reduce_inside(tensor)), len(self.group)
         return (yield from self._spread_inside((total / size).to(tensor.dtype), tensor.numel()))
 
     def mean(self, tensor: Tensor) -> Exchanging:
@@ -156,7 +140,7 @@ class _Groups:
         total = yield from self._reduce_inside(tensor)
         # As a part of the mean it cannot overflow; that of equal values is theirs if it is rounded once.
         share = (total / self.world_size).to(total.dtype if self.exact else tensor.dtype)
-        mine = _cut(tensor.numel(), self.groups[self.index])[self.rank]
+        mine = _cut(tensor.numel(), self.group)[self.rank]
         given, taken = {}, {}  # the entries that others sum for this rank, and that it sums for others
         for index, group in enumerate(self.groups):
             if index != self.index:
@@ -178,7 +162,7 @@ class _Groups:
 
     def _reduce_inside(self, tensor: Tensor) -> Exchanging:
         """The sum over the group of this rank's shard, in the order of the ranks."""
-        spans = _cut(tensor.numel(), self.groups[self.index])
+        spans = _cut(tensor.numel(), self.group)
         mine = spans.pop(self.rank)
         shards = yield from _swap(tensor, 0, spans, dict.fromkeys(spans, mine))
         shards[self.rank] = tensor[_inside(mine)]
@@ -189,12 +173,11 @@ class _Groups:
 
     def _spread_inside(self, shard: Tensor, numel: int) -> Exchanging:
         """All shards of the group, side by side."""
-        group = self.groups[self.index]
-        spans = _cut(numel, group)
+        spans = _cut(numel, self.group)
         mine = spans.pop(self.rank)
         shards = yield from _swap(shard, mine.start, dict.fromkeys(spans, mine), spans)
         shards[self.rank] = shard
-        return torch.cat([shards[rank] for rank in group if rank in shards])
+        return torch.cat([shards[rank] for rank in self.group if rank in shards])
 
 
 def _swap(

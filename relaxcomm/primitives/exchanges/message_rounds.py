@@ -8,7 +8,7 @@ from typing import TypeAlias
 from torch import Tensor
 
 from relaxcomm.network.operations import Operation, Received
-from relaxcomm.roles import Coding, Exchanging, Parts
+from relaxcomm.roles import Coding, Compressor, Context, Exchanging, Parts, State
 from relaxcomm.tensors.messages import Message, Sparse
 
 Combining: TypeAlias = Generator[Operation, Received, Parts]
@@ -32,6 +32,14 @@ def coded(coding: Coding, combine: Callable[[Message], Combining]) -> Coded:
     except StopIteration as stop:
         result: tuple[Tensor, Tensor | Sparse | None] = stop.value
         return result
+
+
+def combined(
+    cx: Context, tensor: Tensor, compressor: Compressor, state: State, combine: Callable[[Message], Combining]
+) -> Exchanging:
+    """What a tensor becomes by an exchange that does nothing but bring messages back."""
+    result, _ = yield from coded(compressor.encode_decode(cx, tensor, state, keep_sent=False), combine)
+    return result
 
 
 def received(operation: Operation) -> Exchanging:

@@ -14,7 +14,7 @@ from relaxcomm.errors import TopologyError
 from relaxcomm.fields.frozen import Count, frozen
 from relaxcomm.network.operations import AllGather
 from relaxcomm.primitives.exchanges.all_gather import all_gather
-from relaxcomm.primitives.exchanges.message_rounds import Combining, coded, received
+from relaxcomm.primitives.exchanges.message_rounds import Combining, combined, received
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, Stage, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.messages import SUMMABLE, Dense, Message
@@ -40,9 +40,7 @@ class RobustMean(Exchange):
         """How many values are left out at either end."""
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        coding = compressor.encode_decode(cx, tensor, state, keep_sent=False)
-        result, _ = yield from coded(coding, self._middle)
-        return result
+        return combined(cx, tensor, compressor, state, self._middle)
 
     def _middle(self, message: Message) -> Combining:
         assert isinstance(message, Dense), "no others are accepted"
