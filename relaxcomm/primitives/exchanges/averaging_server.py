@@ -11,17 +11,7 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.transport import Service
-from relaxcomm.primitives.exchanges.message_rounds import received
-from relaxcomm.primitives.exchanges.parameter_server import (
-    HEADER_BYTES,
-    Decoder,
-    ParameterServer,
-    ShardPlan,
-    make_reply,
-    make_request,
-    read_header,
-    read_replies,
-)
+from relaxcomm.primitives.exchanges.parameter_server import ParameterServer, ShardPlan, pushed, read_header
 from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Outer, Served, State
 from relaxcomm.tensors.buckets import Bucket
 
@@ -54,28 +44,20 @@ class averaging_server(ParameterServer):
     )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        replies = yield from received(make_request(cx, tensor, compressor, state, (cx.round, 0)))
-        read_replies(replies, tensor)
+        yield from pushed(cx, tensor, compressor, state, (cx.round, 0))
         return tensor
 
     def serve(self, cx: Context, bucket: Bucket, compressor: Compressor, outer: Outer) -> Served:
         plan = ShardPlan(cx, bucket, compressor)
-        shard = AveragingShard(plan.decoder, cx.membership.world_size, plan.reply.numel())
-        return Served(shard, plan.request, plan.reply)
+        return Served(AveragingShard(plan), plan.request, plan.reply)
 
 
 class AveragingShard(Service):
-    """One rank's part of a round: what has been pushed, until all have.
+    """One rank's part of a round: what has been pushed, until all have."""
 
-    Args:
-        decoder: of what clients push.
-        world_size: number of clients.
-        reply_bytes: length of an answer, which is that of the largest shard.
-    """
-
-    def __init__(self, decoder: Decoder, world_size: int, reply_bytes: int) -> None:
-        self._decoder, self._reply_bytes = decoder, reply_bytes
-        self._clients = set(range(world_size))
+    def __init__(self, plan: ShardPlan) -> None:
+        self._plan = plan
+        self._clients = set(range(plan.world_size))
         self._round = 0
         self._pushed: dict[int, Tensor] = {}
 
@@ -83,9 +65,7 @@ class AveragingShard(Service):
         round, _ = read_header(request)
         if round != self._round or client in self._pushed:
             raise ValueError(f"rank {client} pushed round {round}, but this shard is at round {self._round}")
-        self._pushed[client] = self._decoder(
-            request[HEADER_BYTES:]
-        ).clone()  # the request is not ours to keep
+        self._pushed[client] = self._plan.pushed_in(request).clone()  # the request is not ours to keep
         return self._answers()
 
     def leave(self, client: int) -> list[tuple[int, Tensor]]:
@@ -107,7 +87,7 @@ class AveragingShard(Service):
             return []
         # In the order of ranks, not of arrival: the sum is the same each time.
         mean = torch.stack([self._pushed[client] for client in sorted(self._pushed)]).mean(0)
-        reply = make_reply((self._round, 0), mean, self._reply_bytes)
+        reply = self._plan.reply_of(self._round, mean)
         answered = list(self._pushed)
         self._pushed.clear()
         self._round += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -10,8 +11,10 @@ from torch import Tensor
 
 from relaxcomm.network.operations import Request
 from relaxcomm.primitives.compressors.decode import finish
+from relaxcomm.primitives.exchanges.all_reduce import all_reduce
+from relaxcomm.primitives.exchanges.message_rounds import received
 from relaxcomm.primitives.exchanges.sharded_exchange import ShardedExchange
-from relaxcomm.roles import Compressor, Context, ExchangeFacts, Stage, State
+from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Stage, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout
@@ -33,19 +36,14 @@ _HOST = torch.device("cpu")
 class ParameterServer(ShardedExchange):
     """An exchange with a server whose parts lie on the ranks; each part of a push is coded on its own."""
 
-    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
+    facts: ClassVar[ExchangeFacts] = replace(
+        all_reduce.facts,
         accepts=ALL_KINDS - {SHARED_SUPPORT},  # clocks, so draws, are each worker's own
         collective=False,
         same_result=False,
         several_rounds=False,
         returns="base",
-        topology="complete",
-        needs_fixed_graph=False,
-        follows_parameters=False,
-        memory="none",
         takes_divided=False,
-        applies_outer=False,
-        slots={},
         coding="parts",
         service={"values": "part"},
     )
@@ -56,6 +54,18 @@ class ParameterServer(ShardedExchange):
 
     def stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
         return [Stage(Request)]
+
+
+def pushed(
+    cx: Context, tensor: Tensor, compressor: Compressor, state: State, numbers: tuple[int, int]
+) -> Exchanging:
+    """Push `tensor` (`[numel]`) to the shards and copy their values into it; their answers, a row each."""
+    replies = yield from received(make_request(cx, tensor, compressor, state, numbers))
+    kept = wide(tensor.dtype)
+    for reply, (_, shard) in zip(replies, shards_of(tensor, len(replies)), strict=True):
+        values = reply[HEADER_BYTES : HEADER_BYTES + kept.itemsize * shard.numel()].view(kept)
+        shard.copy_(values.to(shard.device, non_blocking=True))
+    return replies
 
 
 def make_request(
@@ -75,33 +85,15 @@ def make_request(
     return Request(rows, _matrix(len(sizes), _reply_bytes(sizes, tensor.dtype)))
 
 
-def read_replies(replies: Tensor, out: Tensor) -> None:
-    """Copy the values of all shards into `out` (`[numel]`)."""
-    kept = wide(out.dtype)
-    for reply, (_, shard) in zip(replies, shards_of(out, len(replies)), strict=True):
-        values = reply[HEADER_BYTES : HEADER_BYTES + kept.itemsize * shard.numel()].view(kept)
-        shard.copy_(values.to(shard.device, non_blocking=True))
-
-
-def make_reply(numbers: tuple[int, int], values: Tensor, reply_bytes: int) -> Tensor:
-    """An answer: two numbers and the values of a shard, padded to the length that clients expect."""
-    reply = _matrix(1, reply_bytes)[0]
-    reply[:HEADER_BYTES] = header(*numbers)
-    payload = values.view(torch.uint8)
-    reply[HEADER_BYTES : HEADER_BYTES + payload.numel()] = payload
-    reply[HEADER_BYTES + payload.numel() :] = 0
-    return reply
-
-
 class ShardPlan:
     """Which part of a bucket this rank serves, and what requests and answers look like."""
 
     def __init__(self, cx: Context, bucket: Bucket, compressor: Compressor) -> None:
-        rank, world_size = cx.membership.rank, cx.membership.world_size
-        sizes = shard_sizes(bucket.numel, world_size)
+        rank, self.world_size = cx.membership.rank, cx.membership.world_size
+        sizes = shard_sizes(bucket.numel, self.world_size)
         start = sum(sizes[:rank])
-        self._part, self._num_shards = slice(start, start + sizes[rank]), world_size
-        parts = shard_layouts(bucket.layout, world_size)
+        self._part = slice(start, start + sizes[rank])
+        parts = shard_layouts(bucket.layout, self.world_size)
         known = cx.at(layout=parts[rank])
         self.decoder = Decoder(compressor, known, shard_bucket(bucket, parts[rank], device=_HOST))
         self.kept = shard_bucket(bucket, parts[rank], wide(bucket.dtype), _HOST)
@@ -115,11 +107,23 @@ class ShardPlan:
         # No view, which would keep the whole.
         return whole[self._part].to("cpu", wide(bucket.dtype), copy=True)
 
-    def request_of(self, header: Tensor) -> Request:
-        """A request to all shards that pushes nothing."""
+    def request_of(self, number: int) -> Request:
+        """A request to all shards that pushes nothing, only a number."""
         row = torch.zeros_like(self.request)
-        row[:HEADER_BYTES] = header
-        return Request(row.expand(self._num_shards, -1), self.reply.expand(self._num_shards, -1).clone())
+        row[:HEADER_BYTES] = header(number, 0)
+        return Request(row.expand(self.world_size, -1), self.reply.expand(self.world_size, -1).clone())
+
+    def reply_of(self, number: int, values: Tensor) -> Tensor:
+        """An answer: a number and the values of a shard, padded to the length that clients expect."""
+        reply, payload = _matrix(1, self.reply.numel())[0], values.view(torch.uint8)
+        reply[:HEADER_BYTES] = header(number, 0)
+        reply[HEADER_BYTES : HEADER_BYTES + payload.numel()] = payload
+        reply[HEADER_BYTES + payload.numel() :] = 0
+        return reply
+
+    def pushed_in(self, request: Tensor) -> Tensor:
+        """What a client pushes, which may be a view of its request."""
+        return self.decoder(request[HEADER_BYTES:])
 
 
 class Decoder:

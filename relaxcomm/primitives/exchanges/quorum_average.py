@@ -11,15 +11,7 @@ from torch import Tensor
 from relaxcomm.errors import TopologyError
 from relaxcomm.fields.frozen import Threshold, frozen
 from relaxcomm.network.operations import Request
-from relaxcomm.primitives.exchanges.message_rounds import received
-from relaxcomm.primitives.exchanges.parameter_server import (
-    ParameterServer,
-    ShardPlan,
-    header,
-    make_request,
-    read_header,
-    read_replies,
-)
+from relaxcomm.primitives.exchanges.parameter_server import ParameterServer, ShardPlan, pushed, read_header
 from relaxcomm.primitives.exchanges.quorum_shard import RESTS, ModelPart, QuorumShard
 from relaxcomm.roles import Awaited, Compressor, Context, ExchangeFacts, Exchanging, Outer, Served, State
 from relaxcomm.tensors.buckets import Bucket
@@ -79,22 +71,15 @@ class quorum_average(ParameterServer):
         return Awaited(self.quorum or world_size // 2 + 1, grace_seconds=self.grace_seconds)
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        replies = yield from received(make_request(cx, tensor, compressor, state, (cx.samples, cx.round)))
+        replies = yield from pushed(cx, tensor, compressor, state, (cx.samples, cx.round))
         cx.record("contributors", min(read_header(reply)[0] for reply in replies))
-        read_replies(replies, tensor)
         return tensor
 
     def meeting(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Request:
-        return ShardPlan(cx, bucket, compressor).request_of(header(RESTS, 0))
+        return ShardPlan(cx, bucket, compressor).request_of(RESTS)
 
     def serve(self, cx: Context, bucket: Bucket, compressor: Compressor, outer: Outer) -> Served:
-        plan, world_size = ShardPlan(cx, bucket, compressor), cx.membership.world_size
-        shard = QuorumShard(
-            ModelPart(cx, plan.first_values(bucket), plan.kept, outer),
-            plan.decoder,
-            world_size,
-            plan.reply.numel(),
-            quorum=self.awaited(world_size).workers,
-            grace_seconds=self.grace_seconds,
-        )
+        plan = ShardPlan(cx, bucket, compressor)
+        model = ModelPart(cx, plan.first_values(bucket), plan.kept, outer)
+        shard = QuorumShard(plan, model, self.awaited(plan.world_size))
         return Served(shard, plan.request, plan.reply)

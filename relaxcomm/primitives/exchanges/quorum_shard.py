@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from relaxcomm.network.transport import Service
-from relaxcomm.primitives.exchanges.parameter_server import HEADER_BYTES, Decoder, make_reply, read_header
-from relaxcomm.roles import Context, Outer
+from relaxcomm.primitives.exchanges.parameter_server import ShardPlan, read_header
+from relaxcomm.roles import Awaited, Context, Outer
 from relaxcomm.roles.exchange import OUTER
 from relaxcomm.roles.outer import applied
 from relaxcomm.tensors.buckets import Bucket
@@ -44,27 +44,15 @@ class QuorumShard(Service):
     """One rank's part of the model, and what has been pushed for its next move.
 
     Args:
+        plan: which part, of which clients.
         model: the part.
-        decoder: of what clients push.
-        world_size: number of clients.
-        reply_bytes: length of an answer, which is that of the largest shard.
-        quorum: number of clients that are waited for.
-        grace_seconds: how long others are waited for then.
+        awaited: how many clients are waited for, and how long others are then.
     """
 
-    def __init__(
-        self,
-        model: ModelPart,
-        decoder: Decoder,
-        world_size: int,
-        reply_bytes: int,
-        *,
-        quorum: int,
-        grace_seconds: float,
-    ) -> None:
-        self.model, self._decoder, self._reply_bytes = model, decoder, reply_bytes
-        self._quorum, self._grace_seconds = quorum, grace_seconds
-        self._clients = set(range(world_size))
+    def __init__(self, plan: ShardPlan, model: ModelPart, awaited: Awaited) -> None:
+        self.model, self._plan = model, plan
+        self._quorum, self._grace_seconds = awaited.workers, awaited.grace_seconds
+        self._clients = set(range(plan.world_size))
         self._resting: set[int] = set()
         self._pushed: dict[int, tuple[int, Tensor]] = {}
         self._rounds: dict[int, int] = {}  # of the latest push of each
@@ -79,10 +67,10 @@ class QuorumShard(Service):
         samples, round = read_header(request)
         if samples == RESTS:
             self._resting.add(client)
-            return [(client, self._reply(self.model.values)), *self._answers()]
-        delta = self._decoder(request[HEADER_BYTES:])
+            return [(client, self._plan.reply_of(0, self.model.values)), *self._answers()]
+        delta = self._plan.pushed_in(request)
         if not is_finite(delta):  # of which nothing is kept; its sender learns it from the answer
-            return [(client, self._reply(torch.full_like(self.model.values, torch.nan)))]
+            return [(client, self._plan.reply_of(0, torch.full_like(self.model.values, torch.nan)))]
         self._rounds[client] = round + 1
         self._pushed[client] = samples, delta.clone()  # the request is not ours to keep
         self._last = self.now()
@@ -154,7 +142,7 @@ class QuorumShard(Service):
         self._pushed.clear()
         self._due = None
         self._answered.update(dict.fromkeys(clients, self.now()))
-        reply = self._reply(self.model.values, len(clients))
+        reply = self._plan.reply_of(len(clients), self.model.values)
         return [(client, reply) for client in clients]
 
     @staticmethod
@@ -165,6 +153,3 @@ class QuorumShard(Service):
         for samples, delta in pushed[1:]:
             total.add_(delta, alpha=samples / share)
         return total.div_(len(pushed))
-
-    def _reply(self, values: Tensor, contributors: int = 0) -> Tensor:
-        return make_reply((contributors, 0), values, self._reply_bytes)

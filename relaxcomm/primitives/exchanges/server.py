@@ -14,18 +14,7 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import Request
 from relaxcomm.network.transport import Service
-from relaxcomm.primitives.exchanges.message_rounds import received
-from relaxcomm.primitives.exchanges.parameter_server import (
-    HEADER_BYTES,
-    Decoder,
-    ParameterServer,
-    ShardPlan,
-    header,
-    make_reply,
-    make_request,
-    read_header,
-    read_replies,
-)
+from relaxcomm.primitives.exchanges.parameter_server import ParameterServer, ShardPlan, pushed, read_header
 from relaxcomm.roles import Awaited, Compressor, Context, ExchangeFacts, Exchanging, Outer, Served, State
 from relaxcomm.tensors.buckets import Bucket
 
@@ -71,37 +60,33 @@ class server(ParameterServer):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         need = 0 if math.isinf(self.staleness) else max(0, cx.round + 1 - int(self.staleness))
-        replies = yield from received(make_request(cx, tensor, compressor, state, (cx.round, need)))
+        replies = yield from pushed(cx, tensor, compressor, state, (cx.round, need))
         least = min(read_header(reply)[0] for reply in replies)
         cx.record("staleness_steps", max(0, cx.round + 1 - least))
-        read_replies(replies, tensor)
         return tensor
 
     def awaited(self, world_size: int) -> Awaited:
         return Awaited(1) if math.isinf(self.staleness) else Awaited(world_size, int(self.staleness))
 
     def meeting(self, cx: Context, bucket: Bucket, compressor: Compressor) -> Request:
-        return ShardPlan(cx, bucket, compressor).request_of(header(_MEETS, 0))
+        return ShardPlan(cx, bucket, compressor).request_of(_MEETS)
 
     def serve(self, cx: Context, bucket: Bucket, compressor: Compressor, outer: Outer) -> Served:
         plan = ShardPlan(cx, bucket, compressor)
-        shard = Shard(plan.first_values(bucket), plan.decoder, cx.membership.world_size, plan.reply.numel())
-        return Served(shard, plan.request, plan.reply)
+        return Served(Shard(plan, plan.first_values(bucket)), plan.request, plan.reply)
 
 
 class Shard(Service):
     """One rank's part of the parameters, and who waits for what.
 
     Args:
+        plan: which part, of which clients.
         values: the first values, `[n]`, on the CPU; kept.
-        decoder: of what clients push.
-        world_size: number of clients.
-        reply_bytes: length of an answer, which is that of the largest shard.
     """
 
-    def __init__(self, values: Tensor, decoder: Decoder, world_size: int, reply_bytes: int) -> None:
-        self._values, self._decoder, self._reply_bytes = values, decoder, reply_bytes
-        self._clocks = [0.0] * world_size  # number of pushes of each client; infinity once it has left
+    def __init__(self, plan: ShardPlan, values: Tensor) -> None:
+        self._plan, self._values = plan, values
+        self._clocks = [0.0] * plan.world_size  # number of pushes of each client; infinity once it has left
         self._needs: dict[int, int] = {}
         self._met: set[int] = set()
 
@@ -110,7 +95,7 @@ class Shard(Service):
         if clock == _MEETS:
             self._met.add(client)
             return self._answers()
-        self._values.sub_(self._decoder(request[HEADER_BYTES:]), alpha=1 / len(self._clocks))
+        self._values.sub_(self._plan.pushed_in(request), alpha=1 / len(self._clocks))
         self._clocks[client] = clock + 1
         self._needs[client] = need
         return self._answers()
@@ -144,5 +129,5 @@ class Shard(Service):
         if not ready:
             return []
         reached = 0 if math.isinf(least) else int(least)
-        reply = make_reply((reached, 0), self._values, self._reply_bytes)
+        reply = self._plan.reply_of(reached, self._values)
         return [(client, reply) for client in ready]
