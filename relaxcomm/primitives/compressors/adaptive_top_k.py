@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Share, Steps, frozen
+from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.compressors.sparsifier import COUNT_BYTES, INDEX_BYTES, num_kept, pack_selected
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
@@ -57,17 +58,13 @@ class adaptive_top_k(Compressor):
     least: Share = 0.001
     window: Steps = 50
 
-    facts: ClassVar[CompressorFacts] = CompressorFacts(
+    facts: ClassVar[CompressorFacts] = replace(
+        identity.facts,
         kinds=frozenset({MIXED}),
-        rounds=1,
         scope="model",
         linear=False,
         unbiased=False,
-        clip=math.inf,
-        max_norm=math.inf,
-        memory="none",
         follows_results=True,
-        follows_clock=False,
         keeps_finite=False,
         slots={_DENSITY: "equal", _GAINS: "equal", _COUNT: "equal"},
         most_entries=MOST_PLACES,

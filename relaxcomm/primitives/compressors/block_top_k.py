@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -14,6 +14,7 @@ from relaxcomm.kernels import block_maxima
 from relaxcomm.kernels.block_selection import largest_in_blocks
 from relaxcomm.kernels.device_numbers import device_numbers
 from relaxcomm.kernels.dispatch import is_for_kernels
+from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.compressors.sparsifier import COUNT_BYTES
 from relaxcomm.roles import Compressor, CompressorFacts
 from relaxcomm.tensors import buffer_pool
@@ -29,20 +30,13 @@ class BlockTopK(Compressor):
 
     num_kept: int
 
-    facts: ClassVar[CompressorFacts] = CompressorFacts(
+    facts: ClassVar[CompressorFacts] = replace(
+        identity.facts,
         kinds=frozenset({SPARSE}),
-        rounds=1,
         scope="tensor",
         linear=False,
         unbiased=False,
-        clip=math.inf,
-        max_norm=math.inf,
-        memory="none",
-        follows_results=False,
-        follows_clock=False,
         keeps_finite=False,
-        slots={},
-        most_entries=math.inf,
     )
 
     @abstractmethod

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -12,11 +12,12 @@ from torch import Tensor
 from relaxcomm.fields.frozen import Index, Steps, frozen
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.message_sums import stacked
+from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.compressors.weighted_sum import sum_dense
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.layout import Layout, one_tensor
-from relaxcomm.tensors.messages import DENSE, Dense
+from relaxcomm.tensors.messages import Dense
 from relaxcomm.tensors.precision import wide
 
 _RIGHT = "right"
@@ -53,20 +54,15 @@ class power_sgd(Compressor):
     matrix_rank: Steps
     seed: Index = 0
 
-    facts: ClassVar[CompressorFacts] = CompressorFacts(
-        kinds=frozenset({DENSE}),
+    facts: ClassVar[CompressorFacts] = replace(
+        identity.facts,
         rounds=2,
         scope="tensor",
         linear=False,
         unbiased=False,
-        clip=math.inf,
-        max_norm=math.inf,
-        memory="none",
         follows_results=True,
-        follows_clock=False,
         keeps_finite=False,
         slots={_RIGHT: "equal"},
-        most_entries=math.inf,
     )
 
     def contraction(self, numel: int) -> float | None:

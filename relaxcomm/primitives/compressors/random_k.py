@@ -13,6 +13,7 @@ import torch
 
 from relaxcomm.fields.frozen import Index, frozen
 from relaxcomm.fields.schedules import Density, largest, least, value_at
+from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.compressors.sparsifier import num_kept
 from relaxcomm.primitives.compressors.weighted_sum import sum_dense
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
@@ -24,20 +25,13 @@ from relaxcomm.tensors.messages import SHARED_SUPPORT, SharedSupport
 UNIT = "unit"
 """The slot that holds the bucket's index, so that equal buckets draw differently."""
 
-DRAWN_FACTS = CompressorFacts(
+DRAWN_FACTS = replace(
+    identity.facts,
     kinds=frozenset({SHARED_SUPPORT}),
-    rounds=1,
     scope="bucket",
-    linear=True,
-    unbiased=True,
-    clip=math.inf,
-    max_norm=math.inf,
-    memory="none",
-    follows_results=False,
     follows_clock=True,
     keeps_finite=False,
     slots={UNIT: "equal"},
-    most_entries=math.inf,
 )
 """The facts of what all ranks draw alike, without bias, in each bucket."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal
 
@@ -14,6 +14,7 @@ from relaxcomm.fields.schedules import largest, piecewise, value_at
 from relaxcomm.kernels.device_numbers import device_numbers
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.primitives.compressors.fused_feedback import FusedFeedback
+from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.roles import Coding, CompressorFacts, Context, Parts, State
@@ -37,19 +38,14 @@ class Sparsifier(FusedFeedback):
 
     @cached_property
     def facts(self) -> CompressorFacts:
-        return CompressorFacts(
+        return replace(
+            identity.facts,
             kinds=frozenset({SPARSE}),
-            rounds=1,
             scope=self.scope,
             linear=False,
             unbiased=False,
-            clip=math.inf,
-            max_norm=math.inf,
-            memory="none",
-            follows_results=False,
             follows_clock=isinstance(self.density, piecewise),
             keeps_finite=False,
-            slots={},
             most_entries=MOST_PLACES,
         )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,7 +16,8 @@ from relaxcomm.kernels.philox import Keys, key_of
 from relaxcomm.kernels.segment_scales import segment_scales
 from relaxcomm.kernels.segment_statistics import ScaleRule
 from relaxcomm.primitives.compressors.fused_feedback import QuantizedFeedback
-from relaxcomm.roles import Coding, CompressorFacts, Context, State
+from relaxcomm.primitives.compressors.identity import identity
+from relaxcomm.roles import Coding, Context, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.bit_packing import pack_codes, packed_bytes
 from relaxcomm.tensors.host_copies import on_device
@@ -25,20 +26,8 @@ from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.segments import Segments, chunk_size
 from relaxcomm.tensors.shards import shards_of
 
-QUANTIZER_FACTS = CompressorFacts(
-    kinds=frozenset({QUANTIZED}),
-    rounds=1,
-    scope="bucket",
-    linear=False,
-    unbiased=True,
-    clip=math.inf,
-    max_norm=math.inf,
-    memory="none",
-    follows_results=False,
-    follows_clock=False,
-    keeps_finite=False,
-    slots={},
-    most_entries=math.inf,
+QUANTIZER_FACTS = replace(
+    identity.facts, kinds=frozenset({QUANTIZED}), scope="bucket", linear=False, keeps_finite=False
 )
 """The facts of a quantiser that draws, in blocks."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar, TypeAlias
 
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import Neighbors, Operation, Received
+from relaxcomm.primitives.exchanges.all_reduce import all_reduce
 from relaxcomm.primitives.exchanges.message_rounds import Combining, combined
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, Stage, State
 from relaxcomm.tensors.messages import DENSE, Message
@@ -83,21 +85,12 @@ class gossip(OverGraph):
 
     topology: Topology | None = None
 
-    facts: ClassVar[ExchangeFacts] = ExchangeFacts(
+    facts: ClassVar[ExchangeFacts] = replace(
+        all_reduce.facts,
         accepts=frozenset({DENSE}),
-        collective=True,
         same_result=False,
-        several_rounds=True,
-        returns="mean",
         topology="graph",
-        needs_fixed_graph=False,
-        follows_parameters=False,
-        memory="none",
         takes_divided=False,
-        applies_outer=False,
-        slots={},
-        coding="whole",
-        service={},
     )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:

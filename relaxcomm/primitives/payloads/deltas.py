@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from relaxcomm.fields.frozen import Fraction, frozen
-from relaxcomm.primitives.payloads.parameters import write_parameters
+from relaxcomm.primitives.payloads.parameters import parameters, write_parameters
 from relaxcomm.roles import Context, Payload, PayloadFacts, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.differences import Difference
@@ -43,18 +44,12 @@ class deltas(Payload):
 
     @cached_property
     def facts(self) -> PayloadFacts:
-        return PayloadFacts(
-            site="step",
+        return replace(
+            parameters.facts,
             is_model=False,
-            is_momentum=False,
             has_base=True,
             is_move=True,
-            moves_model=True,
             keeps_local=bool(self.merge),
-            extra_entries=0,
-            wide=False,
-            event=None,
-            hears=frozenset(),
             slots={ANCHOR: "equal"},
         )
 
