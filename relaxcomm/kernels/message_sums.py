@@ -10,7 +10,7 @@ from torch import Tensor
 from relaxcomm.kernels.code_lanes import is_one_layer
 from relaxcomm.kernels.dispatch import on_its_device, uses_triton
 from relaxcomm.kernels.segment_statistics import offsets_of, segment_of_entries
-from relaxcomm.tensors.bit_packing import digit_layers, packed_bytes, place_planes
+from relaxcomm.tensors.bit_packing import unpack_codes
 from relaxcomm.tensors.segments import Segments
 
 
@@ -67,62 +67,17 @@ def sum_levels(
         from relaxcomm.kernels.compiled import triton_message_sums
 
         if not is_one_layer(num_codes):
-            codes = unpacked_rows(codes, segments.numel, num_codes)
+            codes = unpack_codes(codes, segments.numel, num_codes)
         offsets = None if segments.block_size else offsets_of(segments, codes.device)
         with on_its_device(steps):
             return triton_message_sums.launch(codes, steps, lows, weights, offsets, segments, num_codes)
     own = segment_of_entries(segments, codes.device)
-    levels = unpacked_rows(codes, segments.numel, num_codes).float()
+    levels = unpack_codes(codes, segments.numel, num_codes).float()
     if lows is None:
         levels = (levels - (num_codes - 1) / 2) * steps[:, own]
     else:
         levels = levels * steps[:, own] + lows[:, own]
     return (levels * weights.view(-1, 1)).sum(0)
-
-
-def unpacked_rows(packed: Tensor, numel: int, num_codes: int) -> Tensor:
-    """What `pack_codes` packed of several tensors, `[workers, numel]` uint8; it may share its memory.
-
-    Example:
-        >>> import torch
-        >>> unpacked_rows(torch.tensor([[13], [2]], dtype=torch.uint8), 3, 2)
-        tensor([[1, 0, 1],
-                [0, 1, 0]], dtype=torch.uint8)
-    """
-    if num_codes > 128:  # of which a byte holds one
-        return packed
-    total: Tensor | None = None
-    start = 0
-    for base, place, digits in digit_layers(num_codes):
-        size = -(-numel // digits)
-        left, rows = packed[:, start : start + size].int(), []
-        for _ in range(digits):
-            rows.append(left % base)
-            left = left // base
-        layer = torch.cat(rows, dim=1)[:, :numel].to(torch.uint8)
-        total = layer if total is None else total.add_(layer, alpha=place)
-        start += size
-    assert total is not None
-    return total
-
-
-def unpacked_place_rows(packed: Tensor, numel: int, size: int) -> Tensor:
-    """What `pack_places` packed of several tensors, `[workers, numel]` int32.
-
-    Example:
-        >>> import torch
-        >>> unpacked_place_rows(torch.tensor([[19], [32]], dtype=torch.uint8), 2, 16)
-        tensor([[3, 1],
-                [0, 2]], dtype=torch.int32)
-    """
-    total: Tensor | None = None
-    start = 0
-    for shift, bits in place_planes(size):
-        stop = start + packed_bytes(numel, 1 << bits)
-        plane = unpacked_rows(packed[:, start:stop], numel, 1 << bits).int()
-        total = plane if total is None else total.add_(plane, alpha=1 << shift)
-        start = stop
-    return packed.new_zeros(len(packed), numel, dtype=torch.int32) if total is None else total
 
 
 def add_entries(total: Tensor, values: Tensor, indices: Tensor, counts: Tensor, weights: Tensor) -> None:

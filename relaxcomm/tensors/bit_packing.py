@@ -77,7 +77,12 @@ def pack_signs(tensor: Tensor) -> Tensor:
 
 
 def unpack_codes(packed: Tensor, numel: int, num_codes: int) -> Tensor:
-    """What `pack_codes` packed, `[numel]` uint8; it may share its memory.
+    """What `pack_codes` packed, `[..., numel]` uint8; it may share its memory.
+
+    Args:
+        packed: of a tensor, `[packed_bytes(numel, num_codes)]`, or of several, a row each.
+        numel: entries of each.
+        num_codes: 2 to 256.
 
     Example:
         >>> import torch
@@ -90,7 +95,7 @@ def unpack_codes(packed: Tensor, numel: int, num_codes: int) -> Tensor:
     start = 0
     for base, place, digits in digit_layers(num_codes):
         size = -(-numel // digits)
-        layer = _unfold(packed[start : start + size], base, digits)[:numel]
+        layer = _unfold(packed[..., start : start + size], base, digits)[..., :numel]
         total = layer if total is None else total.add_(layer, alpha=place)
         start += size
     assert total is not None
@@ -134,7 +139,7 @@ def pack_places(places: Tensor, size: int) -> Tensor:
 
 
 def unpack_places(packed: Tensor, numel: int, size: int) -> Tensor:
-    """What `pack_places` packed, `[numel]` uint8 or int32.
+    """What `pack_places` packed, of a tensor or of several, a row each: `[..., numel]` uint8 or int32.
 
     Example:
         >>> import torch
@@ -146,10 +151,10 @@ def unpack_places(packed: Tensor, numel: int, size: int) -> Tensor:
     start = 0
     for shift, bits in place_planes(size):
         stop = start + packed_bytes(numel, 1 << bits)
-        plane = unpack_codes(packed[start:stop], numel, 1 << bits)
+        plane = unpack_codes(packed[..., start:stop], numel, 1 << bits)
         total = plane if total is None else total.int().add_(plane.int() << shift)
         start = stop
-    return packed.new_zeros(numel) if total is None else total
+    return packed.new_zeros(*packed.shape[:-1], numel) if total is None else total
 
 
 def place_planes(size: int) -> Iterator[tuple[int, int]]:
@@ -211,16 +216,19 @@ def _fold(codes: Tensor, base: int, digits: int) -> Tensor:
 def _unfold(folded: Tensor, base: int, digits: int) -> Tensor:
     if digits == 1:
         return folded
-    rows = torch.empty(digits, folded.numel(), dtype=torch.uint8, device=folded.device)
+    *several, size = folded.shape
+    unfolded = torch.empty(*several, digits, size, dtype=torch.uint8, device=folded.device)
+    rows = unfolded.unbind(-2)
     if base == 3:
-        for start in range(0, folded.numel(), chunk_size(folded)):
-            left = folded[start : start + chunk_size(folded)].int()
+        for start in range(0, size, chunk_size(folded)):
+            here = slice(start, start + chunk_size(folded))
+            left = folded[..., here].int()
             for row in rows:
                 third = (left * 171) >> 9  # a division by 3, for numbers below 256
-                row[start : start + left.numel()] = torch.sub(left, third, alpha=3)
+                row[..., here] = torch.sub(left, third, alpha=3)
                 left = third
-        return rows.view(-1)
-    for row in range(digits):
-        torch.bitwise_right_shift(folded, row * (base.bit_length() - 1), out=rows[row])
-        rows[row] &= base - 1
-    return rows.view(-1)
+    else:
+        for digit, row in enumerate(rows):
+            torch.bitwise_right_shift(folded, digit * (base.bit_length() - 1), out=row)
+            row &= base - 1
+    return unfolded.flatten(-2)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from relaxcomm.kernels.dispatch import implementation
-from relaxcomm.kernels.message_sums import add_entries, stacked, sum_levels, unpacked_rows
+from relaxcomm.kernels.message_sums import add_entries, stacked, sum_levels
 from relaxcomm.tensors.bit_packing import pack_codes, unpack_codes
 from relaxcomm.tensors.segments import Segments
 from tests.kernels.comparing import both
@@ -75,7 +75,7 @@ def test_a_segment_that_is_not_finite_stays_so(kernels):
 def test_rows_are_unpacked_as_one_by_one(num_codes):
     packed, *_ = messages(1025, num_codes, Segments(1025, 64))
     expected = [unpack_codes(row, 1025, num_codes) for row in packed]
-    assert torch.equal(unpacked_rows(packed, 1025, num_codes), torch.stack(expected))
+    assert torch.equal(unpack_codes(packed, 1025, num_codes), torch.stack(expected))
 
 
 def test_tensors_at_even_distances_are_not_copied():

@@ -11,9 +11,10 @@ from relaxcomm.kernels import block_sums, level_sums
 from relaxcomm.kernels.device_numbers import device_numbers
 from relaxcomm.kernels.dispatch import is_for_kernels
 from relaxcomm.kernels.index_sums import add_range
-from relaxcomm.kernels.message_sums import add_entries, stacked, sum_levels, unpacked_place_rows
+from relaxcomm.kernels.message_sums import add_entries, stacked, sum_levels
 from relaxcomm.roles import Parts
 from relaxcomm.tensors import buffer_pool
+from relaxcomm.tensors.bit_packing import unpack_places
 from relaxcomm.tensors.finiteness import know_finite
 from relaxcomm.tensors.messages import (
     BlockSparse,
@@ -162,7 +163,7 @@ def _add_together(parts: Parts, total: Tensor) -> None:
     )
     first = messages[0]
     if isinstance(first, BlockSparse):
-        places = unpacked_place_rows(indices, values.shape[1], largest_block(first.blocks))
+        places = unpack_places(indices, values.shape[1], largest_block(first.blocks))
         indices = places + block_starts(first.blocks, places.device)
     add_entries(total, values, indices, counts, _weights(parts, total))
 
