@@ -96,29 +96,28 @@ def _find_compiled(
     found, first = (values.numpy(), places.numpy()), 0
     for run in blocks:
         here, last = slice(run.start, run.stop), first + run.num
-        given = (entries[here], bits[here], run.size, np.int32(_low(run.size)))
-        into = [one[first:last] for one in found]
-        if terms is None:
-            numba_sparse.find_largest(*given, *into)
-        else:
-            added = [term.numpy() for term in _terms_of(run, flat, terms)]
-            loop = (
-                numba_sparse.add_and_find_largest if len(added) == 2 else numba_sparse.make_and_find_largest
-            )
-            loop(*added, *given, *into)
+        made_of = (None, None, None) if terms is None else _terms_of(run, flat, terms)
+        numba_sparse.find_largest(
+            *(None if term is None else term.numpy() for term in made_of),
+            *(entries[here], bits[here], run.size, np.int32(_low(run.size))),
+            *(one[first:last] for one in found),
+        )
         first = last
 
 
-def _terms_of(run: Blocks, flat: Tensor, terms: tuple[Tensor | Difference, Tensor]) -> list[Tensor]:
-    """What is added up for some blocks: two terms or, where the first is a difference, three."""
+def _terms_of(
+    run: Blocks, flat: Tensor, terms: tuple[Tensor | Difference, Tensor]
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """What some blocks are made of: a term, what is taken off it where it is a difference, and the other."""
     one, other = terms
     here = slice(run.start, run.stop)
     if isinstance(one, Tensor):
-        return [one[here], other[here]]
+        return one[here], None, other[here]
     parts = list(one.parts(run.start, run.stop))
     if len(parts) > 1:  # blocks across several tensors
-        return [one.write_to(flat[here], run.start), other[here]]
-    return [*parts[0][2:], other[here]]
+        return one.write_to(flat[here], run.start), None, other[here]
+    _, _, minuend, subtrahend = parts[0]
+    return minuend, subtrahend, other[here]
 
 
 def _low(size: int) -> int:

@@ -60,11 +60,11 @@ def _find_compiled(flat: Tensor, threshold: float, start: int, terms: Terms | No
     places = buffer_pool.empty(room, torch.int64, flat.device)
     sizes = buffer_pool.empty(room, flat.dtype, flat.device)
     limit = np.float32(threshold)
-    given = (flat.numpy(), flat.view(torch.int32).numpy(), limit, limit.view(np.int32), start)
-    into = (places.numpy(), sizes.numpy())
-    if terms is None:
-        num = numba_sparse.find_large(*given, *into)
-    else:
+    if terms is not None:
         torch.autograd.graph.increment_version(flat)
-        num = numba_sparse.add_and_find_large(terms[0].numpy(), terms[1].numpy(), *given, *into)
+    num = numba_sparse.find_large(
+        *((None, None) if terms is None else (terms[0].numpy(), terms[1].numpy())),
+        *(flat.numpy(), flat.view(torch.int32).numpy(), limit, limit.view(np.int32), start),
+        *(places.numpy(), sizes.numpy()),
+    )
     return places[:num].clone(), sizes[:num].clone()

@@ -8,53 +8,36 @@ from numba import njit
 from relaxcomm.kernels.compiled.numba_compiling import add, code_run, compiled
 
 _TOGETHER = np.uint64(16)  # entries, looked at one by one only if one of them is large
-_NEAR = 4096  # entries that stay in the nearest cache until they are looked at
-
-
-@njit(inline="always")  # a call costs half of the loop again
-def _find_in_block(block, flat, bits, size, low, values, places):
-    """What `find_largest` does for one block."""
-    kept, largest, start = np.int32(0x7FFFFFFF) & ~low, np.int32(0), block * size
-    for place in range(size):
-        key = np.int32((bits[start + place] & kept) | np.int32(low - place))
-        largest = max(largest, key)
-    place = low - (largest & low)
-    values[block], places[block] = flat[start + place], place
+_NEAR = np.uint64(4096)  # entries that stay in the nearest cache until they are looked at
 
 
 @compiled
-def find_largest(flat, bits, size, low, values, places):
+def find_largest(one, subtrahend, other, flat, bits, size, low, values, places):
     """Write the entry of each block that has the first largest key, and its place.
 
     Args:
+        one, subtrahend, other: of `flat = one - subtrahend + other`, float32, which is made on the way; the
+            second None for 0, all of them where it is made already.
         flat: float32.
         bits: its own, int32.
         size: of a block.
         low: int32, ones where a key holds the place.
         values, places: written into.
     """
+    kept = np.int32(0x7FFFFFFF) & ~low
     for block in range(places.shape[0]):
-        _find_in_block(block, flat, bits, size, low, values, places)
-
-
-@compiled
-def add_and_find_largest(one, other, flat, bits, size, low, values, places):
-    """The same of `flat = one + other`, which is made on the way."""
-    for block in range(places.shape[0]):
-        start = block * size
+        largest, start = np.int32(0), block * size
+        if other is not None:
+            for place in range(size):
+                made = one[start + place]
+                if subtrahend is not None:
+                    made -= subtrahend[start + place]
+                flat[start + place] = made + other[start + place]
         for place in range(size):
-            flat[start + place] = one[start + place] + other[start + place]
-        _find_in_block(block, flat, bits, size, low, values, places)
-
-
-@compiled
-def make_and_find_largest(minuend, subtrahend, other, flat, bits, size, low, values, places):
-    """The same of `flat = minuend - subtrahend + other`."""
-    for block in range(places.shape[0]):
-        start = block * size
-        for place in range(size):
-            flat[start + place] = (minuend[start + place] - subtrahend[start + place]) + other[start + place]
-        _find_in_block(block, flat, bits, size, low, values, places)
+            key = np.int32((bits[start + place] & kept) | np.int32(low - place))
+            largest = max(largest, key)
+        place = low - (largest & low)
+        values[block], places[block] = flat[start + place], place
 
 
 @njit(inline="always")
@@ -75,22 +58,12 @@ def _keep_large(begin, end, flat, threshold, start, num, places, sizes):
     return num
 
 
-@njit(inline="always")
-def _write_large(flat, bits, threshold, low, start, num, places, sizes):
-    """What `find_large` does, behind `num` entries that have been written."""
-    begin, numel = np.uint64(0), np.uint64(flat.shape[0])
-    while begin + _TOGETHER <= numel:
-        if _is_any_large(begin, bits, low):
-            num = _keep_large(begin, begin + _TOGETHER, flat, threshold, start, num, places, sizes)
-        begin += _TOGETHER
-    return _keep_large(begin, numel, flat, threshold, start, num, places, sizes)
-
-
 @compiled
-def find_large(flat, bits, threshold, low, start, places, sizes):
+def find_large(one, other, flat, bits, threshold, low, start, places, sizes):
     """Write the entries whose size exceeds a threshold; how many there are.
 
     Args:
+        one, other: of `flat = one + other`, float32, which is made on the way; None where it is made already.
         flat: float32.
         bits: its own, int32.
         threshold: float32.
@@ -100,18 +73,17 @@ def find_large(flat, bits, threshold, low, start, places, sizes):
         sizes: of their sizes, float32, with as much room.
     """
     # Unsigned throughout: a number that may be negative costs a test at each index.
-    return _write_large(flat, bits, threshold, low, np.uint64(start), np.uint64(0), places, sizes)
-
-
-@compiled
-def add_and_find_large(one, other, flat, bits, threshold, low, start, places, sizes):
-    """The same of `flat = one + other`, which is made on the way."""
-    num, numel = np.uint64(0), flat.shape[0]
-    for begin in range(0, numel, _NEAR):  # one loop that adds and looks takes twice the time
-        end = min(begin + _NEAR, numel)
-        made, made_bits = flat[begin:end], bits[begin:end]
-        add(one[begin:end], other[begin:end], made)
-        num = _write_large(made, made_bits, threshold, low, np.uint64(start + begin), num, places, sizes)
+    begin, numel, num, first = np.uint64(0), np.uint64(flat.shape[0]), np.uint64(0), np.uint64(start)
+    while begin < numel:  # one loop that adds and looks takes twice the time
+        near = min(begin + _NEAR, numel)
+        if other is not None:
+            add(one[begin:near], other[begin:near], flat[begin:near])
+        while begin + _TOGETHER <= near:
+            if _is_any_large(begin, bits, low):
+                num = _keep_large(begin, begin + _TOGETHER, flat, threshold, first, num, places, sizes)
+            begin += _TOGETHER
+        num = _keep_large(begin, near, flat, threshold, first, num, places, sizes)
+        begin = near
     return num
 
 
