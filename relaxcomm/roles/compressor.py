@@ -130,6 +130,9 @@ class Compressor(Primitive):
         "phases": _phases,
     }
 
+    takes_complex: ClassVar[bool] = False
+    """Whether complex entries come out right: it neither compares nor squares nor shortens them."""
+
     def __init_subclass__(cls, **given: Any) -> None:
         super().__init_subclass__(**given)
         owner = next(one for one in cls.__mro__ if "encode_decode" in vars(one))

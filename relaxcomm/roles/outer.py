@@ -64,6 +64,9 @@ class Outer(Primitive):
     role: ClassVar[str] = "outer"
     declares: ClassVar[type[OuterFacts]] = OuterFacts
 
+    takes_complex: ClassVar[bool] = False
+    """Whether complex entries come out right: it adds them up and multiplies them by numbers, no more."""
+
     @property
     @abstractmethod
     def facts(self) -> OuterFacts:

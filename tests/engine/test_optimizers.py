@@ -10,7 +10,8 @@ import torch
 from torch import nn, optim
 
 import relaxcomm
-from relaxcomm import CompositionError, UsageError
+from relaxcomm import Algorithm, CompositionError, Rule, UsageError
+from relaxcomm.primitives import adam, all_reduce, deltas
 from tests.engine.by_hand import ALGORITHMS, LATE, Shape, assert_by_hand
 from tests.engine.harness import World, engine_state, in_process, values
 from tests.models import CASES, make_toy, take_step
@@ -321,7 +322,10 @@ def test_complex_parameters_go_as_they_are_or_are_refused(algorithm):
         assert_by_hand(shape, algorithm)
 
 
-@pytest.mark.parametrize("algorithm", ["selsync", "powersgd", "signsgd"])
+ADAPTIVE = Algorithm((Rule(payload=deltas(), exchange=all_reduce(), outer=adam(lr=0.1)),), name="adaptive")
+
+
+@pytest.mark.parametrize("algorithm", ["selsync", "powersgd", "signsgd", ADAPTIVE])
 def test_what_compares_entries_refuses_complex_ones(algorithm):
     model = nn.ParameterList([torch.zeros(3, 2, dtype=torch.complex64)])
     with pytest.raises(CompositionError, match="0 is complex, with which"):

@@ -12,10 +12,6 @@ from torch.optim import Optimizer
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
 from relaxcomm.errors import CompositionError, UsageError
-from relaxcomm.primitives.compressors.identity import identity
-from relaxcomm.primitives.outers.average import average
-from relaxcomm.primitives.outers.sgd import nesterov, sgd
-from relaxcomm.primitives.outers.slowmo import slowmo
 from relaxcomm.replica.buffers import can_be_copied
 from relaxcomm.replica.named_parameters import Named, check_stepped_once, named_buffers, trainable
 from relaxcomm.replica.sharding import is_sharded_model
@@ -23,9 +19,6 @@ from relaxcomm.roles import VotingTrigger
 from relaxcomm.step.bucket_filling import fill_buckets
 from relaxcomm.system.torch_classes import derives_from
 from relaxcomm.tensors.items import Item
-
-_LINEAR = (average, sgd, nesterov, slowmo)
-"""Outers that take complex numbers as they are."""
 
 
 def check_initialised(model: nn.Module, named: Named) -> None:
@@ -145,9 +138,7 @@ def _check_shards(algorithm: Algorithm) -> None:
 def _check_complex(name: str, algorithm: Algorithm) -> None:
     """Refuse what compares or squares entries, where they are complex."""
     for rule in algorithm.rules:
-        unfit: list[object] = []
-        unfit += [] if isinstance(rule.compressor, identity) else [rule.compressor]
-        unfit += [] if isinstance(rule.outer, _LINEAR) else [rule.outer]
+        unfit: list[object] = [one for one in (rule.compressor, rule.outer) if not one.takes_complex]
         unfit += [rule.trigger] if isinstance(rule.trigger, VotingTrigger) else []
         if unfit:
             raise CompositionError(

@@ -41,6 +41,8 @@ class identity(Compressor):
         most_entries=math.inf,
     )
 
+    takes_complex = True
+
     def contraction(self, numel: int) -> float:
         return 0.0
 

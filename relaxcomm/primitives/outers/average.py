@@ -36,5 +36,7 @@ class average(Outer):
         slots={},
     )
 
+    takes_complex = True
+
     def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
         return result if base is None else buffer_pool.add(base, result, -1.0, out=cx.out)

@@ -42,6 +42,8 @@ class sgd(Outer):
         average.facts, averages=False, needs_base=True, slots={_MOMENTUM: "equal"}
     )
 
+    takes_complex = True
+
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_MOMENTUM: bucket.zeros()} if self.momentum else {}
 
@@ -76,6 +78,8 @@ class nesterov(Outer):
     momentum: Fraction
 
     facts: ClassVar[OuterFacts] = sgd.facts
+
+    takes_complex = True
 
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_MOMENTUM: bucket.zeros()}

@@ -47,6 +47,8 @@ class slowmo(Outer):
 
     facts: ClassVar[OuterFacts] = replace(sgd.facts, needs_learning_rate=True)
 
+    takes_complex = True
+
     def init(self, bucket: Bucket) -> Mapping[str, Tensor]:
         return {_MOMENTUM: bucket.zeros()}
 
