@@ -12,7 +12,7 @@ from relaxcomm.errors import TopologyError
 from relaxcomm.fields.frozen import Threshold, frozen
 from relaxcomm.network.operations import Request
 from relaxcomm.primitives.exchanges.parameter_server import ParameterServer, ShardPlan, pushed, read_header
-from relaxcomm.primitives.exchanges.quorum_shard import RESTS, ModelPart, QuorumShard
+from relaxcomm.primitives.exchanges.quorum_shard import RESTS, QuorumShard
 from relaxcomm.roles import Awaited, Compressor, Context, ExchangeFacts, Exchanging, Outer, Served, State
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.topology import Topology
@@ -80,6 +80,5 @@ class quorum_average(ParameterServer):
 
     def serve(self, cx: Context, bucket: Bucket, compressor: Compressor, outer: Outer) -> Served:
         plan = ShardPlan(cx, bucket, compressor)
-        model = ModelPart(cx, plan.first_values(bucket), plan.kept, outer)
-        shard = QuorumShard(plan, model, self.awaited(plan.world_size))
+        shard = QuorumShard(cx, plan, plan.first_values(bucket), outer, self.awaited(plan.world_size))
         return Served(shard, plan.request, plan.reply)

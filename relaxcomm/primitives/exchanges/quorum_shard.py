@@ -12,7 +12,6 @@ from relaxcomm.primitives.exchanges.parameter_server import ShardPlan, read_head
 from relaxcomm.roles import Awaited, Context, Outer
 from relaxcomm.roles.exchange import OUTER
 from relaxcomm.roles.outer import applied
-from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.finiteness import is_finite
 
 _LEAST_SECONDS = 10.0  # that a quorum is waited for
@@ -20,37 +19,20 @@ _PATIENCE = 2  # times the longest that a client has taken so far, for a quorum
 RESTS = 0  # in the place of a number of samples: a client pushes nothing until all others rest, too
 
 
-class ModelPart:
-    """A shard of the model that an outer moves.
-
-    Args:
-        cx: what the outer may know.
-        values: the first values, `[n]`, on the CPU; kept.
-        bucket: of the shard's tensors, as they are kept.
-        outer: that moves them.
-    """
-
-    def __init__(self, cx: Context, values: Tensor, bucket: Bucket, outer: Outer) -> None:
-        self._cx, self._bucket, self._outer = cx, bucket, outer
-        self.values = values
-        self.slots: dict[str, Tensor] = dict(outer.init(bucket))
-
-    def move(self, delta: Tensor) -> None:
-        """Take an outer step along `delta`, `[n]`."""
-        self.values = applied(self._outer, self._cx, self._bucket, self.slots, delta, self.values)
-
-
 class QuorumShard(Service):
     """One rank's part of the model, and what has been pushed for its next move.
 
     Args:
+        cx: what the outer may know.
         plan: which part, of which clients.
-        model: the part.
+        values: the first values, `[n]`, on the CPU; kept.
+        outer: that moves them.
         awaited: how many clients are waited for, and how long others are then.
     """
 
-    def __init__(self, plan: ShardPlan, model: ModelPart, awaited: Awaited) -> None:
-        self.model, self._plan = model, plan
+    def __init__(self, cx: Context, plan: ShardPlan, values: Tensor, outer: Outer, awaited: Awaited) -> None:
+        self._cx, self._plan, self._outer = cx, plan, outer
+        self._values, self._slots = values, dict(outer.init(plan.kept))
         self._quorum, self._grace_seconds = awaited.workers, awaited.grace_seconds
         self._clients = set(range(plan.world_size))
         self._resting: set[int] = set()
@@ -67,10 +49,10 @@ class QuorumShard(Service):
         samples, round = read_header(request)
         if samples == RESTS:
             self._resting.add(client)
-            return [(client, self._plan.reply_of(0, self.model.values)), *self._answers()]
+            return [(client, self._plan.reply_of(0, self._values)), *self._answers()]
         delta = self._plan.pushed_in(request)
         if not is_finite(delta):  # of which nothing is kept; its sender learns it from the answer
-            return [(client, self._plan.reply_of(0, torch.full_like(self.model.values, torch.nan)))]
+            return [(client, self._plan.reply_of(0, torch.full_like(self._values, torch.nan)))]
         self._rounds[client] = round + 1
         self._pushed[client] = samples, delta.clone()  # the request is not ours to keep
         self._last = self.now()
@@ -101,7 +83,7 @@ class QuorumShard(Service):
         return self._begin
 
     def part(self) -> Tensor:
-        return self.model.values
+        return self._values
 
     def taken(self, client: int) -> int:
         return self._taken.get(client, 0)
@@ -112,13 +94,13 @@ class QuorumShard(Service):
 
     def export(self) -> dict[str, Tensor]:
         assert not self._pushed, "what was pushed is in before a checkpoint"
-        slots = {OUTER + name: value.clone() for name, value in self.model.slots.items()}
-        return {"values": self.model.values.clone(), **slots}
+        slots = {OUTER + name: value.clone() for name, value in self._slots.items()}
+        return {"values": self._values.clone(), **slots}
 
     def restore(self, saved: Mapping[str, Tensor]) -> None:
-        self.model.values = saved["values"].clone()
-        for name in self.model.slots:
-            self.model.slots[name] = saved[OUTER + name].clone()
+        self._values = saved["values"].clone()
+        for name in self._slots:
+            self._slots[name] = saved[OUTER + name].clone()
 
     def _answers(self) -> list[tuple[int, Tensor]]:
         if not self._clients - self._resting:  # whoever comes next is waited for again
@@ -137,12 +119,13 @@ class QuorumShard(Service):
     def _move(self) -> list[tuple[int, Tensor]]:
         """Move the model by what was pushed, and tell those who have."""
         clients = sorted(self._pushed)  # in the order of ranks, not of arrival: the sum is the same each time
-        self.model.move(self._mean([self._pushed[client] for client in clients]))
+        delta = self._mean([self._pushed[client] for client in clients])
+        self._values = applied(self._outer, self._cx, self._plan.kept, self._slots, delta, self._values)
         self._taken |= {client: self._rounds[client] for client in clients}
         self._pushed.clear()
         self._due = None
         self._answered.update(dict.fromkeys(clients, self.now()))
-        reply = self._plan.reply_of(len(clients), self.model.values)
+        reply = self._plan.reply_of(len(clients), self._values)
         return [(client, reply) for client in clients]
 
     @staticmethod
