@@ -27,19 +27,6 @@ def takes(flat: Tensor, num_kept: int, size: int) -> bool:
     return num_kept == 1 and size <= MOST_ENTRIES and (flat.dtype, flat.device.type) == (torch.float32, "cpu")
 
 
-def adds_on_the_way(flat: Tensor) -> bool:
-    """Whether a tensor that is a sum is better made by `largest_of_blocks` than before it.
-
-    Example:
-        >>> import torch
-        >>> from relaxcomm.kernels.dispatch import implementation
-        >>> with implementation("eager"):
-        ...     adds_on_the_way(torch.zeros(8))
-        False
-    """
-    return uses_numba(flat)
-
-
 def largest_of_blocks(
     flat: Tensor, blocks: tuple[Blocks, ...], terms: tuple[Tensor | Difference, Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +16,7 @@ from relaxcomm.tensors.segments import Blocks
 LONGEST_BLOCK = 8192  # that a kernel holds as a whole
 
 
-@dataclass(frozen=True, eq=False)
-class BlockTable:
+class BlockTable(NamedTuple):
     """Where blocks lie, and where what is chosen of them goes.
 
     Args:
@@ -31,11 +30,6 @@ class BlockTable:
     sizes: Tensor
     kept: Tensor
     ends: Tensor
-
-    @property
-    def columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """All of it, in order."""
-        return self.starts, self.sizes, self.kept, self.ends
 
 
 def largest_in_blocks(flat: Tensor, blocks: tuple[Blocks, ...]) -> tuple[Tensor, Tensor]:
@@ -62,7 +56,7 @@ def largest_in_blocks(flat: Tensor, blocks: tuple[Blocks, ...]) -> tuple[Tensor,
 
         capacity = sum(run.num * run.num_kept for run in blocks)
         with on_its_device(flat):
-            return triton_block_selection.launch(flat, table.columns, size, capacity)
+            return triton_block_selection.launch(flat, table, size, capacity)
     most = max(run.num_kept for run in blocks)
     columns = torch.arange(size, device=flat.device)
     inside = columns < table.sizes.view(-1, 1)

@@ -58,11 +58,6 @@ def out_or_empty(like: Tensor, dtype: torch.dtype, out: Tensor | None) -> Tensor
     return out if fits and out is not None else empty_like(like, dtype)
 
 
-def zeros_like(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """What `empty_like` makes, filled with zeros."""
-    return empty_like(like, dtype).zero_()
-
-
 def add(one: Tensor, other: Tensor, weight: float, out: Tensor | None = None) -> Tensor:
     """`one + weight other`, of flat tensors, in `out` if that has the type of the sum."""
     into = out_or_empty(one, torch.promote_types(one.dtype, other.dtype), out)

@@ -33,7 +33,7 @@ def test_memory_is_used_again_when_its_tensor_is_gone():
 
 
 def test_a_view_keeps_it():
-    whole = buffer_pool.zeros_like(torch.ones(MANY))
+    whole = buffer_pool.empty_like(torch.ones(MANY)).zero_()
     where, view = place(whole), whole[5:9].view(2, 2)
     del whole
     other = buffer_pool.empty(MANY, torch.float32, CPU)

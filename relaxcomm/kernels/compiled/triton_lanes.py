@@ -6,19 +6,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from relaxcomm.kernels.code_lanes import CodeLanes, code_lanes
+from relaxcomm.kernels.code_lanes import code_lanes
 from relaxcomm.kernels.launch_sizes import next_power_of_two
 from relaxcomm.tensors.segments import Segments
 
 _TILE = 1024  # lanes of a program, or one block
 _LONG_TILE = 2048  # where each has segments to look for
-
-
-def lane_tile(lanes: CodeLanes) -> tuple[int, int, int]:
-    """Programs, and rows and columns of each: whole blocks where lanes are cut into them."""
-    columns = next_power_of_two(lanes.row) if lanes.row else _LONG_TILE
-    rows = max(1, _TILE // columns)
-    return -(-lanes.lanes // (rows * (lanes.row or columns))), rows, columns
 
 
 def lane_launch(
@@ -32,7 +25,9 @@ def lane_launch(
         offsets: where each segment begins; None where all are blocks of one size.
     """
     lanes, last = (code_lanes(segments.shards[index], num_codes) for index in (0, -1))
-    programs, rows, columns = lane_tile(lanes)
+    columns = next_power_of_two(lanes.row) if lanes.row else _LONG_TILE
+    rows = max(1, _TILE // columns)  # of lanes, or whole blocks where lanes are cut into them
+    programs = -(-lanes.lanes // (rows * (lanes.row or columns)))
     sizes = segments.numel, lanes.numel, lanes.num_bytes, lanes.lanes, last.num_bytes, last.lanes
     constants = {
         "BASE": lanes.base,

@@ -79,7 +79,7 @@ class chain(Compressor):
             follows_results=first.follows_results or rest.follows_results,
             follows_clock=first.follows_clock or rest.follows_clock,
             keeps_finite=False,
-            slots=nested(_FIRST, self._first.facts.slots) | nested(_REST, self._rest.facts.slots),
+            slots=nested(_FIRST, first.slots) | nested(_REST, rest.slots),
             most_entries=min(first.most_entries, rest.most_entries),
         )
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from relaxcomm.fields.frozen import Steps, frozen
 from relaxcomm.kernels import block_maxima
+from relaxcomm.kernels.dispatch import uses_numba
 from relaxcomm.primitives.compressors.block_top_k import BlockTopK, cuts, largest
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
 from relaxcomm.roles import Coding, CompressorFacts, Context, State
@@ -47,8 +48,7 @@ class chunk_top_k(BlockTopK):
     facts: ClassVar[CompressorFacts] = BlockTopK.facts
 
     def makes_sum(self, tensor: Tensor) -> bool:
-        is_taken = block_maxima.takes(tensor, self.num_kept, self.chunk_size)
-        return is_taken and block_maxima.adds_on_the_way(tensor)
+        return block_maxima.takes(tensor, self.num_kept, self.chunk_size) and uses_numba(tensor)
 
     def contraction(self, numel: int) -> float | None:
         size = max(1, min(numel, self.chunk_size))

@@ -97,11 +97,17 @@ class dct_top_k(BlockTopK):
 
         The roundings of a transform and back would be left to send for ever.
         """
-        return blocks if self._keeps_all(blocks) else _forwards(blocks)
+        if self._keeps_all(blocks):
+            return blocks
+        left, right = _cosines_of(blocks)
+        return left @ blocks @ right.t()
 
     def _backwards(self, blocks: Tensor) -> Tensor:
         """Blocks of which that was sent."""
-        return blocks if self._keeps_all(blocks) else _backwards(blocks)
+        if self._keeps_all(blocks):
+            return blocks
+        left, right = _cosines_of(blocks)
+        return left.t() @ blocks @ right
 
     def _keeps_all(self, blocks: Tensor) -> bool:
         return blocks.shape[-2:].numel() <= self.num_kept
@@ -145,16 +151,9 @@ def _batches(layout: Layout, chunk_size: int, device: torch.device) -> BlockBatc
     return batched([region.blocks(entries) for region in _regions(layout, chunk_size)], device)
 
 
-def _forwards(blocks: Tensor) -> Tensor:
-    """The coefficients of blocks, `[..., rows, columns]`."""
-    left, right = (cosines(size, blocks.dtype, blocks.device) for size in blocks.shape[-2:])
-    return left @ blocks @ right.t()
-
-
-def _backwards(blocks: Tensor) -> Tensor:
-    """What has these coefficients."""
-    left, right = (cosines(size, blocks.dtype, blocks.device) for size in blocks.shape[-2:])
-    return left.t() @ blocks @ right
+def _cosines_of(blocks: Tensor) -> list[Tensor]:
+    """For the rows and the columns of blocks."""
+    return [cosines(size, blocks.dtype, blocks.device) for size in blocks.shape[-2:]]
 
 
 @kept_per_stream(64)

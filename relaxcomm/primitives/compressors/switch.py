@@ -58,7 +58,7 @@ class switch(Compressor):
             follows_results=first.follows_results or then.follows_results,
             follows_clock=True,
             keeps_finite=first.keeps_finite and then.keeps_finite,
-            slots=nested(0, self.first.facts.slots) | nested(1, self.then.facts.slots),
+            slots=nested(0, first.slots) | nested(1, then.slots),
             most_entries=min(first.most_entries, then.most_entries),
         )
 

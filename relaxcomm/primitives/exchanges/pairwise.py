@@ -77,14 +77,12 @@ class pairwise(OverGraph):
         rank, kept = cx.membership.rank, wide(tensor.dtype)
         reply = torch.empty(1, tensor.numel() * kept.itemsize, dtype=torch.uint8)
         peers = _asked_by(rank, self.graph(cx.topology), cx.membership.world_size)
-        if rank in peers:
-            local = tensor.to(kept).view(torch.uint8)
-            came = yield from received(Request(local.unsqueeze(0), reply, (rank,)))
-            return came[0].view(kept).to(tensor.device, non_blocking=True).to(tensor.dtype)
-        peer = random.Random(f"{self.seed}/{rank}/{cx.round}").choice(peers)
-        packed = encode(cx, tensor, compressor, state)
-        came = yield from received(Request(packed.unsqueeze(0), reply, (peer,)))
-        return tensor - came[0].view(kept).to(tensor.device, non_blocking=True).to(tensor.dtype)
+        is_own = rank in peers
+        peer = rank if is_own else random.Random(f"{self.seed}/{rank}/{cx.round}").choice(peers)
+        sent = tensor.to(kept).view(torch.uint8) if is_own else encode(cx, tensor, compressor, state)
+        came = yield from received(Request(sent.unsqueeze(0), reply, (peer,)))
+        told = came[0].view(kept).to(tensor.device, non_blocking=True).to(tensor.dtype)
+        return told if is_own else tensor - told
 
     def serve(self, cx: Context, bucket: Bucket, compressor: Compressor, outer: Outer) -> Served:
         start = bucket.gather(bucket.empty()).to("cpu", wide(bucket.dtype))

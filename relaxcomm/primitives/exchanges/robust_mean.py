@@ -149,12 +149,9 @@ def mean_of_middle(values: Sequence[Tensor], trim: int) -> Tensor:
 def _without_ends(rows: list[Tensor], trim: int) -> list[Tensor]:
     """The values between the `trim` largest and smallest of each entry: ten times as fast as sorting all."""
     for _ in range(trim):
-        for place in range(len(rows) - 1):  # the largest goes to the end
+        largest_to_end, smallest_to_front = range(len(rows) - 1), reversed(range(len(rows) - 2))
+        for place in (*largest_to_end, *smallest_to_front):
             one, other = rows[place], rows[place + 1]
             rows[place], rows[place + 1] = torch.minimum(one, other), torch.maximum(one, other)
-        rows.pop()
-        for place in reversed(range(len(rows) - 1)):  # the smallest goes to the front
-            one, other = rows[place], rows[place + 1]
-            rows[place], rows[place + 1] = torch.minimum(one, other), torch.maximum(one, other)
-        rows.pop(0)
+        rows = rows[1:-1]
     return rows

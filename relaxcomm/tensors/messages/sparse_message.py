@@ -33,21 +33,16 @@ class Range:
     values: Tensor
     offsets: Tensor | None = None
 
-    @property
-    def indices(self) -> Tensor:
-        """Where the values stand, counted from `start`."""
-        if self.offsets is None:
-            return self.places
-        # Copied first: adding tensors of two types makes another one in between.
-        return torch.empty_like(self.offsets).copy_(self.places).add_(self.offsets)
-
     def of(self, flat: Tensor) -> Tensor:
         """The entries of a tensor that lie in this range, sent or not."""
         return flat[self.start : self.stop]
 
     def add_to(self, total: Tensor, weight: float) -> None:
         """Add what is sent to the tensor."""
-        self.of(total).index_add_(0, self.indices, self.values.to(total.dtype), alpha=weight)
+        indices = self.places
+        if self.offsets is not None:  # copied first: adding tensors of two types makes another one in between
+            indices = torch.empty_like(self.offsets).copy_(indices).add_(self.offsets)
+        self.of(total).index_add_(0, indices, self.values.to(total.dtype), alpha=weight)
 
 
 @dataclass(frozen=True, eq=False)
