@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from relaxcomm import Algorithm, Rule
-from relaxcomm.plugin import Moments, Rate, Steps
+from relaxcomm.plugin import Controller, Moments, Rate, Steps
 from relaxcomm.primitives import (
     all_reduce,
     count_sketch,
@@ -66,18 +66,17 @@ def adaptive_local_sgd(
     """
     averaging = Rule(trigger=every(steps=steps), payload=parameters(), exchange=all_reduce())
     rules = averaging.with_moments(moments)
+    test: Controller
     if estimator == "samples":
         test = sample_norm_test(rule=0, tolerance=tolerance, max_batch_size=max_batch_size)
-        return Algorithm(rules, name="adaptive_local_sgd", controllers=(test,))
-    testing = Rule(
-        trigger=while_below(trigger=every(steps=steps), value="batch_size", limit=max_batch_size),
-        payload=gradients(),
-        compressor=identity() if sketch_size is None else count_sketch(size=sketch_size),
-        exchange=all_reduce(),
-        outer=observe(),
-    )
-    return Algorithm(
-        (*rules, testing),
-        name="adaptive_local_sgd",
-        controllers=(norm_test(rule=len(rules), tolerance=tolerance, max_batch_size=max_batch_size),),
-    )
+    else:
+        test = norm_test(rule=len(rules), tolerance=tolerance, max_batch_size=max_batch_size)
+        testing = Rule(
+            trigger=while_below(trigger=every(steps=steps), value="batch_size", limit=max_batch_size),
+            payload=gradients(),
+            compressor=identity() if sketch_size is None else count_sketch(size=sketch_size),
+            exchange=all_reduce(),
+            outer=observe(),
+        )
+        rules = (*rules, testing)
+    return Algorithm(rules, name="adaptive_local_sgd", controllers=(test,))

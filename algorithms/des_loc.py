@@ -35,10 +35,10 @@ def des_loc(
     Reference: Iacob et al., "DES-LOC: Desynced Low Communication Adaptive Optimizers for Training Foundation
         Models", arXiv 2505.22549, which recommends 3 K_x and 6 K_x; the default of `steps` is ours.
     """
-    averaged = {
-        parameters(): steps,
-        optimizer_state(slots=("exp_avg",)): first_steps or 3 * steps,
-        optimizer_state(slots=("exp_avg_sq",)): second_steps or 6 * steps,
-    }
-    rules = [Rule(trigger=every(steps=n), payload=one, exchange=all_reduce()) for one, n in averaged.items()]
+    averaged = (
+        (parameters(), steps),
+        (optimizer_state(slots=("exp_avg",)), first_steps or 3 * steps),
+        (optimizer_state(slots=("exp_avg_sq",)), second_steps or 6 * steps),
+    )
+    rules = (Rule(trigger=every(steps=n), payload=one, exchange=all_reduce()) for one, n in averaged)
     return Algorithm(tuple(rules), name="des_loc")

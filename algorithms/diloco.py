@@ -33,7 +33,7 @@ def diloco(
                 [12.9080, 12.9080]])
 
     Reference: Douillard et al., "DiLoCo: Distributed Low-Communication Training of Language Models",
-    arXiv 2311.08105.
+        arXiv 2311.08105.
     """
     rule = Rule(
         trigger=every(steps=steps),

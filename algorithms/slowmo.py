@@ -34,7 +34,7 @@ def slowmo(
                 [17., 17.]])
 
     Reference: Wang et al., "SlowMo: Improving Communication-Efficient Distributed SGD with Slow
-    Momentum", ICLR 2020.
+        Momentum", ICLR 2020.
 
     Differs from the paper: the local optimizer's own momentum is kept over an exchange (the paper's
     "maintain" strategy), or averaged with `moments`, and never reset.

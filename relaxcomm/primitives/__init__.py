@@ -15,9 +15,7 @@ from relaxcomm.primitives.compressors.chunk_top_k import chunk_top_k as chunk_to
 from relaxcomm.primitives.compressors.clip_norm import clip_norm as clip_norm
 from relaxcomm.primitives.compressors.count_sketch import count_sketch as count_sketch
 from relaxcomm.primitives.compressors.dct_top_k import dct_top_k as dct_top_k
-from relaxcomm.primitives.compressors.dgc import (
-    dgc as dgc,
-)
+from relaxcomm.primitives.compressors.dgc import dgc as dgc
 from relaxcomm.primitives.compressors.ef21 import ef21 as ef21
 from relaxcomm.primitives.compressors.error_feedback import error_feedback as error_feedback
 from relaxcomm.primitives.compressors.gaussian_k import gaussian_k as gaussian_k
@@ -25,10 +23,7 @@ from relaxcomm.primitives.compressors.identity import identity as identity
 from relaxcomm.primitives.compressors.momentum_correction import momentum_correction as momentum_correction
 from relaxcomm.primitives.compressors.power_sgd import power_sgd as power_sgd
 from relaxcomm.primitives.compressors.qsgd import qsgd as qsgd
-from relaxcomm.primitives.compressors.quantize import (
-    minmax_uint8 as minmax_uint8,
-    quantize as quantize,
-)
+from relaxcomm.primitives.compressors.quantize import minmax_uint8 as minmax_uint8, quantize as quantize
 from relaxcomm.primitives.compressors.random_k import random_k as random_k
 from relaxcomm.primitives.compressors.sign import sign as sign
 from relaxcomm.primitives.compressors.switch import switch as switch
@@ -62,18 +57,11 @@ from relaxcomm.primitives.exchanges.scatter_gather import scatter_gather as scat
 from relaxcomm.primitives.exchanges.server import server as server
 from relaxcomm.primitives.exchanges.vote import vote as vote
 from relaxcomm.primitives.outers.average import average as average
-from relaxcomm.primitives.outers.fedopt import (
-    adagrad as adagrad,
-    adam as adam,
-    yogi as yogi,
-)
+from relaxcomm.primitives.outers.fedopt import adagrad as adagrad, adam as adam, yogi as yogi
 from relaxcomm.primitives.outers.frozen_adam import frozen_adam as frozen_adam
 from relaxcomm.primitives.outers.heloco import heloco as heloco
 from relaxcomm.primitives.outers.observe import observe as observe
-from relaxcomm.primitives.outers.sgd import (
-    nesterov as nesterov,
-    sgd as sgd,
-)
+from relaxcomm.primitives.outers.sgd import nesterov as nesterov, sgd as sgd
 from relaxcomm.primitives.outers.signs import signs as signs
 from relaxcomm.primitives.outers.slowmo import slowmo as slowmo
 from relaxcomm.primitives.payloads.client_deltas import client_deltas as client_deltas
