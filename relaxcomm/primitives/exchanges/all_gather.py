@@ -11,7 +11,7 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import AllGather
 from relaxcomm.primitives.exchanges.all_reduce import all_reduce
-from relaxcomm.primitives.exchanges.message_rounds import Combining, combined
+from relaxcomm.primitives.exchanges.message_rounds import Combining, coded
 from relaxcomm.primitives.exchanges.message_rows import received_rows
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, Stage, State
 from relaxcomm.tensors.messages import ALL_KINDS, MAXIMUM, Message
@@ -43,7 +43,8 @@ class all_gather(Exchange):
         return compressor.makes_difference(tensor)
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        return combined(cx.at(out=tensor), tensor, compressor, state, _gathered)
+        result, _ = yield from coded(cx.at(out=tensor), tensor, compressor, state, _gathered)
+        return result
 
     def stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
         return [Stage(AllGather)]

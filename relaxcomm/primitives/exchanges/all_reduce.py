@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import AllGather, AllReduce, AllToAll
 from relaxcomm.network.transport import Membership
-from relaxcomm.primitives.exchanges.message_rounds import Combining, combined, received
+from relaxcomm.primitives.exchanges.message_rounds import Combining, coded, received
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, Stage, State
 from relaxcomm.tensors.messages import MAXIMUM, SUMMABLE, Dense, Maximum, Message
 from relaxcomm.tensors.precision import HALVES, wide
@@ -56,7 +56,8 @@ class all_reduce(Exchange):
     )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        return combined(cx, tensor, compressor, state, partial(_reduced, cx))
+        result, _ = yield from coded(cx, tensor, compressor, state, partial(_reduced, cx))
+        return result
 
     def stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
         return [Stage(AllReduce)]

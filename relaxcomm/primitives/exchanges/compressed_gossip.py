@@ -61,8 +61,8 @@ class PublicCopyGossip(OverGraph):
         difference = buffer_pool.empty_like(tensor)
         for out, x, public, disagreement in _chunks(difference, tensor, state[_COPY], state[_DISAGREEMENT]):
             out.copy_(self._difference(x, public, disagreement))
-        coding = compressor.encode_decode(cx, difference, inner_state(state, difference), keep_sent=True)
-        change, sent = yield from coded(coding, partial(mixed, cx, self.graph(cx.topology)))
+        mixing, inner = partial(mixed, cx, self.graph(cx.topology)), inner_state(state, difference)
+        change, sent = yield from coded(cx, difference, compressor, inner, mixing, keep_sent=True)
         assert sent is not None
         self._follow(state, change, sent)
         for x, public, disagreement in _chunks(tensor, state[_COPY], state[_DISAGREEMENT]):

@@ -13,7 +13,7 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import Neighbors, Operation, Received
 from relaxcomm.primitives.exchanges.all_reduce import all_reduce
-from relaxcomm.primitives.exchanges.message_rounds import Combining, combined
+from relaxcomm.primitives.exchanges.message_rounds import Combining, coded
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, Stage, State
 from relaxcomm.tensors.messages import DENSE, Message
 from relaxcomm.topology import Topology
@@ -94,4 +94,6 @@ class gossip(OverGraph):
     )
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        return combined(cx, tensor, compressor, state, partial(mixed, cx, self.graph(cx.topology)))
+        graph = self.graph(cx.topology)
+        result, _ = yield from coded(cx, tensor, compressor, state, partial(mixed, cx, graph))
+        return result

@@ -14,7 +14,7 @@ from torch import Tensor
 from relaxcomm.fields.frozen import frozen
 from relaxcomm.network.operations import Neighbors, Operation, Received
 from relaxcomm.primitives.exchanges.gossip import gossip
-from relaxcomm.primitives.exchanges.message_rounds import Combining, combined
+from relaxcomm.primitives.exchanges.message_rounds import Combining, coded
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, Stage, State
 from relaxcomm.roles.stage import Pairs
 from relaxcomm.tensors.messages import Dense, Message
@@ -45,7 +45,9 @@ class group_all_reduce(Exchange):
     facts: ClassVar[ExchangeFacts] = replace(gossip.facts, topology="groups")
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        return combined(cx, tensor, compressor, state, partial(_averaged, _Groups(cx).inside_mean))
+        groups = _Groups(cx)
+        result, _ = yield from coded(cx, tensor, compressor, state, partial(_averaged, groups.inside_mean))
+        return result
 
     def stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
         return [_in_groups(topology.groups(world_size), world_size)] * 2
@@ -72,7 +74,9 @@ class hierarchical_all_reduce(Exchange):
     facts: ClassVar[ExchangeFacts] = replace(group_all_reduce.facts, same_result=True)
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        return combined(cx, tensor, compressor, state, partial(_averaged, _Groups(cx).mean))
+        groups = _Groups(cx)
+        result, _ = yield from coded(cx, tensor, compressor, state, partial(_averaged, groups.mean))
+        return result
 
     def stages(self, world_size: int, topology: Topology) -> Sequence[Stage]:
         groups = topology.groups(world_size)

@@ -8,23 +8,33 @@ from typing import TypeAlias
 from torch import Tensor
 
 from relaxcomm.network.operations import Operation, Received
-from relaxcomm.roles import Coding, Compressor, Context, Exchanging, Parts, State
+from relaxcomm.roles import Compressor, Context, Exchanging, Parts, State
 from relaxcomm.tensors.messages import Message, Sparse
 
 Combining: TypeAlias = Generator[Operation, Received, Parts]
 """Yields the operations of one message, returns the parts that came back."""
 
 Coded: TypeAlias = Generator[Operation, Received, tuple[Tensor, Tensor | Sparse | None]]
-"""Yields the operations of all messages, returns what the coding does."""
+"""Yields the operations of all messages, returns what `encode_decode` does."""
 
 
-def coded(coding: Coding, combine: Callable[[Message], Combining]) -> Coded:
-    """Run a coding to its end.
+def coded(
+    cx: Context,
+    tensor: Tensor,
+    compressor: Compressor,
+    state: State,
+    combine: Callable[[Message], Combining],
+    *,
+    keep_sent: bool = False,
+) -> Coded:
+    """Encode a tensor, exchange its messages one after the other, and decode what comes back.
 
     Args:
-        coding: what `Compressor.encode_decode` has returned.
+        cx, tensor, compressor, state: as an exchange is given them.
         combine: exchanges one message.
+        keep_sent: whether to return, too, what this worker's own messages decode to.
     """
+    coding = compressor.encode_decode(cx, tensor, state, keep_sent=keep_sent)
     try:
         message = next(coding)
         while True:
@@ -32,14 +42,6 @@ def coded(coding: Coding, combine: Callable[[Message], Combining]) -> Coded:
     except StopIteration as stop:
         result: tuple[Tensor, Tensor | Sparse | None] = stop.value
         return result
-
-
-def combined(
-    cx: Context, tensor: Tensor, compressor: Compressor, state: State, combine: Callable[[Message], Combining]
-) -> Exchanging:
-    """What a tensor becomes by an exchange that does nothing but bring messages back."""
-    result, _ = yield from coded(compressor.encode_decode(cx, tensor, state, keep_sent=False), combine)
-    return result
 
 
 def received(operation: Operation) -> Exchanging:

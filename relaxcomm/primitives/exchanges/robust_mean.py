@@ -14,7 +14,7 @@ from relaxcomm.errors import TopologyError
 from relaxcomm.fields.frozen import Count, frozen
 from relaxcomm.network.operations import AllGather
 from relaxcomm.primitives.exchanges.all_gather import all_gather
-from relaxcomm.primitives.exchanges.message_rounds import Combining, combined, received
+from relaxcomm.primitives.exchanges.message_rounds import Combining, coded, received
 from relaxcomm.roles import Compressor, Context, Exchange, ExchangeFacts, Exchanging, Stage, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.messages import SUMMABLE, Dense, Message
@@ -40,7 +40,8 @@ class RobustMean(Exchange):
         """How many values are left out at either end."""
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
-        return combined(cx, tensor, compressor, state, self._middle)
+        result, _ = yield from coded(cx, tensor, compressor, state, self._middle)
+        return result
 
     def _middle(self, message: Message) -> Combining:
         assert isinstance(message, Dense), "no others are accepted"
