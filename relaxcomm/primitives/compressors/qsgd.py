@@ -10,7 +10,8 @@ from torch import Tensor
 from relaxcomm.fields.frozen import Index, Levels, Steps, frozen
 from relaxcomm.kernels.segment_statistics import ScaleRule
 from relaxcomm.primitives.compressors.uniform_quantizer import QUANTIZER_FACTS, UniformQuantizer
-from relaxcomm.roles import CompressorFacts, Context
+from relaxcomm.roles import CompressorFacts
+from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.norms import row_norms
 from relaxcomm.tensors.segments import Segments
 
@@ -52,8 +53,8 @@ class qsgd(UniformQuantizer):
     def num_codes(self) -> int:
         return 2 * self.levels + 1
 
-    def segments(self, cx: Context, numel: int) -> Segments:
-        return Segments(numel, self.block_size)
+    def segments(self, layout: Layout) -> Segments:
+        return Segments(layout.numel, self.block_size)
 
     def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         step = row_norms(rows) / self.levels
@@ -66,6 +67,3 @@ class qsgd(UniformQuantizer):
     def contraction(self, numel: int) -> float | None:
         size = min(numel, self.block_size)
         return min(size / self.levels**2, math.sqrt(size) / self.levels)
-
-    def message_bytes(self, numel: int, element_bytes: int) -> int:
-        return self.segments_bytes(numel, -(-numel // self.block_size), element_bytes)

@@ -17,6 +17,7 @@ from relaxcomm.kernels.levels import levels_between, moves_to_zero
 from relaxcomm.kernels.segment_statistics import ScaleRule
 from relaxcomm.primitives.compressors.uniform_quantizer import QUANTIZER_FACTS, UniformQuantizer
 from relaxcomm.roles import Coding, CompressorFacts, Context, State
+from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.messages import Quantized
 from relaxcomm.tensors.segments import Segments
 
@@ -101,8 +102,8 @@ class quantize(UniformQuantizer):
         """This quantizer with the bits of this step."""
         return replace(self, bits=int(bits.at(cx.step - cx.start)))
 
-    def segments(self, cx: Context, numel: int) -> Segments:
-        return Segments(numel, self.block_size)
+    def segments(self, layout: Layout) -> Segments:
+        return Segments(layout.numel, self.block_size)
 
     def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         low, high = rows.amin(1), rows.amax(1)  # together they take far less time than aminmax
@@ -135,7 +136,7 @@ class quantize(UniformQuantizer):
     ) -> Quantized:
         if not self._takes_blocks(tensor):
             return super()._in_kernels(cx, tensor, residual, decay, out)
-        segments = self.segments(cx, tensor.numel()).cut(cx.shard_size)
+        segments = Segments(tensor.numel(), self.block_size).cut(cx.shard_size)
         codes, steps, lows = quantize_blocks(
             *(tensor, segments, self.num_codes, self._key(cx, tensor)),
             symmetric=self.symmetric,
@@ -152,9 +153,6 @@ class quantize(UniformQuantizer):
         num_codes, held = self._num_codes(least(self.bits)), 1 / 4 if self.symmetric else 1 / 2
         steps = num_codes - (2 if moves_to_zero(num_codes, symmetric=self.symmetric) else 1)
         return min(numel, self.block_size) / (4 * steps**2 * held)
-
-    def message_bytes(self, numel: int, element_bytes: int) -> int:
-        return self.segments_bytes(numel, -(-numel // self.block_size), element_bytes)
 
 
 @frozen

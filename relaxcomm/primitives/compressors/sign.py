@@ -52,7 +52,7 @@ class sign(QuantizedFeedback):
         return 1 - 1 / numel if numel else 0.0
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
-        message = _message(tensor, tensor_segments(cx, tensor.numel()).cut(cx.shard_size))
+        message = _message(tensor, tensor_segments(cx.layout_of(tensor.numel())).cut(cx.shard_size))
         sent = self.decoded([(1.0, message)], tensor) if keep_sent else None
         parts = yield message
         return self.decoded(parts, tensor), sent
@@ -60,7 +60,7 @@ class sign(QuantizedFeedback):
     def message_with_feedback(
         self, cx: Context, tensor: Tensor, residual: Tensor, decay: float, out: Tensor
     ) -> Signs:
-        segments = tensor_segments(cx, tensor.numel()).cut(cx.shard_size)
+        segments = tensor_segments(cx.layout_of(tensor.numel())).cut(cx.shard_size)
         steps = segment_scales(tensor, segments, _RULE, residual, decay, out).steps
         codes = pack_nonnegative(out, segments, dtype=tensor.dtype, subtract=steps)
         return Signs(codes, steps, steps[:0], 2, segments)

@@ -16,8 +16,8 @@ from relaxcomm.primitives.compressors.uniform_quantizer import (
     UniformQuantizer,
     tensor_segments,
 )
-from relaxcomm.roles import CompressorFacts, Context
-from relaxcomm.tensors.layout import Layout, one_tensor
+from relaxcomm.roles import CompressorFacts
+from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.norms import row_norms
 from relaxcomm.tensors.segments import Segments
 
@@ -59,8 +59,8 @@ class terngrad(UniformQuantizer):
     def num_codes(self) -> int:
         return 3
 
-    def segments(self, cx: Context, numel: int) -> Segments:
-        return tensor_segments(cx, numel)
+    def segments(self, layout: Layout) -> Segments:
+        return tensor_segments(layout)
 
     def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         step = torch.maximum(rows.amax(1), -rows.amin(1))
@@ -73,9 +73,3 @@ class terngrad(UniformQuantizer):
         if self.clip is None:
             return ScaleRule("range", self.num_codes)
         return ScaleRule("clipped", self.num_codes, factor=self.clip)
-
-    def message_bytes(self, numel: int, element_bytes: int) -> int:
-        return self.layout_bytes(one_tensor(numel), element_bytes)
-
-    def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
-        return self.segments_bytes(layout.numel, len(list(layout.spans())), element_bytes)

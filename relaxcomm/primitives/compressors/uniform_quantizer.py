@@ -21,6 +21,7 @@ from relaxcomm.roles import Coding, Context, State
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.bit_packing import pack_codes, packed_bytes
 from relaxcomm.tensors.host_copies import on_device
+from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import QUANTIZED, Quantized
 from relaxcomm.tensors.precision import wide
 from relaxcomm.tensors.segments import Segments, chunk_size
@@ -56,7 +57,7 @@ class UniformQuantizer(QuantizedFeedback):
         return False
 
     @abstractmethod
-    def segments(self, cx: Context, numel: int) -> Segments:
+    def segments(self, layout: Layout) -> Segments:
         """Which entries share their levels."""
 
     @abstractmethod
@@ -90,7 +91,7 @@ class UniformQuantizer(QuantizedFeedback):
         return self._in_kernels(cx, tensor, residual, decay, out)
 
     def _message(self, cx: Context, tensor: Tensor) -> Quantized:
-        segments, size = self.segments(cx, tensor.numel()), chunk_size(tensor)
+        segments, size = self.segments(cx.layout_of(tensor.numel())), chunk_size(tensor)
         kept = wide(tensor.dtype)
         steps = torch.empty(segments.count, dtype=kept, device=tensor.device)
         lows = torch.empty(segments.count if self.has_lows else 0, dtype=kept, device=tensor.device)
@@ -116,7 +117,7 @@ class UniformQuantizer(QuantizedFeedback):
         out: Tensor | None = None,
     ) -> Quantized:
         """The message, with feedback or without; how many kernels run does not depend on the segments."""
-        segments = self.segments(cx, tensor.numel()).cut(cx.shard_size)
+        segments = self.segments(cx.layout_of(tensor.numel())).cut(cx.shard_size)
         scales = segment_scales(tensor, segments, self.scale_rule, residual, decay, out)
         codes = pack_levels(
             tensor if out is None else out,
@@ -137,10 +138,12 @@ class UniformQuantizer(QuantizedFeedback):
         keys = [key_of(cx.part(start, numel).number(self.seed, numel)) for start, numel in shards]
         return on_device(torch.tensor(keys, dtype=torch.int32), tensor.device)
 
-    def segments_bytes(self, numel: int, num_segments: int, element_bytes: int) -> int:
-        """Bytes of a message whose entries have `num_segments` scales."""
-        scales = num_segments * (2 if self.has_lows else 1) * max(4, element_bytes)
-        return packed_bytes(numel, self.num_codes) + scales
+    def message_bytes(self, numel: int, element_bytes: int) -> int:
+        return self.layout_bytes(one_tensor(numel), element_bytes)
+
+    def layout_bytes(self, layout: Layout, element_bytes: int) -> int:
+        scales = self.segments(layout).count * (2 if self.has_lows else 1)
+        return packed_bytes(layout.numel, self.num_codes) + scales * max(4, element_bytes)
 
 
 class _Rounding:
@@ -195,6 +198,6 @@ class _Rounding:
 _WHOLE = {torch.float32: torch.int32, torch.float64: torch.int64}
 
 
-def tensor_segments(cx: Context, numel: int) -> Segments:
+def tensor_segments(layout: Layout) -> Segments:
     """A segment for each tensor."""
-    return Segments(numel, None, tuple(shape.numel() for _, shape, _ in cx.layout_of(numel).spans()))
+    return Segments(layout.numel, None, tuple(shape.numel() for _, shape, _ in layout.spans()))
