@@ -5,15 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Sequence
 
-import torch
-
 from relaxcomm.config import DriftGuard
 from relaxcomm.errors import DriftError, DriftWarning, some_of
-from relaxcomm.network.operations import Agree, Label
 from relaxcomm.step import model_means, replicas
 from relaxcomm.step.bound import Bound
 from relaxcomm.tensors.buckets import Bucket
-from relaxcomm.tensors.digest import checksum
 from relaxcomm.tensors.items import Item
 
 
@@ -45,7 +41,7 @@ class Drift:
         step, due = self._bound.clock.step, self._due({name for bucket in equal for name in bucket.names})
         if not due:
             return
-        differing = self._differing(due)
+        differing = model_means.differing(self._bound, due, "drift guard")
         if not differing:
             replicas.check(self._bound, due)  # gradients in full precision are not looked at for NaN
             if not self._bound.algorithm.lets_replicas_differ:
@@ -74,12 +70,3 @@ class Drift:
         self._next |= {one.name: done + every for one in due}
         self._earliest = min(self._next.get(one.name, every) for one in parameters)
         return due
-
-    def _differing(self, items: Sequence[Item]) -> list[str]:
-        step = self._bound.clock.step
-        sums = torch.stack([checksum(item.tensor) for item in items]).double().cpu()
-        world, label = self._bound.world, Label(step, "drift guard")
-        received = world.run(Agree(torch.cat([sums, -sums]), "max"), label)  # shards of a replica differ
-        largest, smallest = received[: len(sums)], -received[len(sums) :]
-        differs = world.over_shards((largest != smallest).double(), label)
-        return [item.name for item, bad in zip(items, differs.tolist(), strict=True) if bad]

@@ -10,16 +10,19 @@ import torch
 from torch import Tensor
 
 from relaxcomm.errors import UsageError
+from relaxcomm.network.byte_counters import EVALUATION
 from relaxcomm.network.operations import AllReduce, Label
 from relaxcomm.network.transport import Pending
 from relaxcomm.replica.buffers import is_statistic
-from relaxcomm.step import served
+from relaxcomm.step import broadcasts, served
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.finite import NOT_FINITE, non_finite_error, spoilt
 from relaxcomm.step.plan import TaskKey
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.step.world import tensor_of
 from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.finiteness import is_finite
+from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.precision import wide
 
 AVERAGE = "average"
@@ -64,12 +67,35 @@ def means(
     Messages are labelled with their purpose.
     """
     found = served.models(bound, purpose, asked)
-    buckets = mean_buckets(bound, {name for bucket, _ in found for name in bucket.names})
+    known = {name for bucket, _ in found for name in bucket.names}
+    if purpose == EVALUATION:  # whoever else averages has compared replicas before
+        known |= _equal(bound)
+    buckets = mean_buckets(bound, known)
     found += all_reduced(bound, _put_in(bound, buckets, purpose), purpose, without)
     if bound.norms.enabled:
         of_parameters = ((one, mean) for one, mean in found if not bound.replica.buffers.hold(one))
         bound.norms.distance(one.subtract_from(mean, one.temporary()) for one, mean in of_parameters)
     return found
+
+
+def differing(bound: Bound, items: Sequence[Item], purpose: str) -> list[str]:
+    """Names of the tensors of which the ranks hold different bits; all ranks ask at the same place."""
+    world, label = bound.world, Label(bound.common_step, purpose)
+    bad = broadcasts.differing(items, lambda asked: world.run(asked, label))  # shards of a replica differ
+    differs = world.over_shards(bad.double(), label)
+    return [item.name for item, is_other in zip(items, differs.tolist(), strict=True) if is_other]
+
+
+def _equal(bound: Bound) -> set[str]:
+    """Parameters that are equal by the algorithm, and found to be so: they are their own mean, and not sent.
+
+    A sum of equal numbers, divided by how many they are, may be the number beside them.
+    """
+    if bound.algorithm.lets_replicas_differ or bound.world.is_sharded:  # shards decide together
+        return set()
+    items = bound.replica.parameters
+    left = set(differing(bound, items, EVALUATION))
+    return {item.name for item in items if item.name not in left and is_finite(item.tensor)}
 
 
 def mean_buckets(bound: Bound, without: Collection[str] = ()) -> list[Bucket]:

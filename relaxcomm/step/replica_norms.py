@@ -130,7 +130,9 @@ class _Budget:
 
 
 def _norm(tensors: Iterable[Tensor]) -> Tensor:
-    """The norm of all tensors together, on the device of the first."""
+    """The norm of all tensors together, on the device of the first; 0 of none."""
     norms = [torch.linalg.vector_norm(tensor, dtype=torch.float64) for tensor in tensors]
+    if not norms:
+        return torch.zeros((), dtype=torch.float64)
     together: Tensor = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
     return together

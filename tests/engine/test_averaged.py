@@ -178,3 +178,39 @@ def test_push_sum_averages_what_is_handed_out_and_not_its_quotients():
     for _, seen, end in ranks:
         for mean in (*seen, end):
             np.testing.assert_allclose(mean, 1.5, atol=1e-5)
+
+
+def kept_equal(world: World, moved: float):
+    """What is kept, shown and sent where an algorithm keeps replicas equal, and one may have moved."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(40, 40), torch.nn.BatchNorm1d(40))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    draw = torch.Generator().manual_seed(world.rank)
+    with world.attach(model, optimizer, {"algorithm": "bsp", "bucket_bytes": 4000}) as engine:
+        model(torch.randn(4, 40, generator=draw)).square().mean().backward()
+        optimizer.step()
+        if world.rank == 1:
+            model[0].bias.data += moved
+        own = values(model), floats(model)
+        with engine.averaged():
+            shown = values(model), floats(model)
+        sent = engine.statistics["evaluation_bytes_sent"]
+    return own, shown, values(model), sent
+
+
+def test_replicas_that_are_equal_are_their_own_mean_and_not_sent():
+    """Three times a float32, divided by three, is another number in one entry of seven."""
+    found = in_process(kept_equal, 3, 0.0)
+    for (own, buffers), (shown, means), closed, sent in found:
+        np.testing.assert_array_equal(shown, own)
+        np.testing.assert_array_equal(closed, own)
+        assert any(not torch.equal(one, mean) for one, mean in zip(buffers, means, strict=True))
+        assert sent < own.size  # of four bytes each
+
+
+def test_a_parameter_that_has_drifted_is_averaged():
+    found = in_process(kept_equal, 3, 3.0)
+    mean = np.mean([own for (own, _), *_ in found], axis=0)
+    for _, (shown, _), closed, _ in found:
+        np.testing.assert_allclose(shown, mean, rtol=1e-6, atol=1e-6)
+        np.testing.assert_array_equal(closed, shown)

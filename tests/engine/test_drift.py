@@ -99,14 +99,15 @@ def compared(world, algorithm):
     config = {"algorithm": algorithm, "drift_guard": {"every_steps": 4}}
     with world.attach(model, optimizer, config) as engine:
         drift = engine._session.step._drift
-        inner = drift._differing
+        inner = drift._due
 
-        def look(items):
+        def look(equal):
+            items = inner(equal)
             for item in items:
                 found.setdefault(item.name, []).append(engine.step)
-            return inner(items)
+            return items
 
-        drift._differing = look
+        drift._due = look
         for step in range(16):
             take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
     return found
