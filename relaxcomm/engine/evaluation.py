@@ -22,9 +22,11 @@ def averaged(session: Session) -> Iterator[None]:
     session.loop.close_skipped_step()
     with session.world.statistics.evaluating(), session.loop.turns.uncounted():
         means = session.common_events.together(lambda: _means(session))
-        with kept(session.bound) as own, evaluated(session.replica.optimizers, keeps=True) as changed:
+        optimizers = session.replica.optimizers
+        at_once = None if in_train_mode(optimizers) else means  # which a change of mode would alter
+        with kept(session.bound, at_once) as own, evaluated(optimizers, keeps=True) as changed:
             model_means.replace(session.bound, means)
-            del means  # as much as the model
+            means.clear()  # as much as the model
             own.leave_written()
             with session.replica.mean.held(lambda: _left(own, changed)), session.hooks.steps_alone():
                 yield

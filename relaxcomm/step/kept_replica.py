@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -12,30 +13,54 @@ from relaxcomm.replica.named_parameters import named_buffers
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.model_means import gathered
+from relaxcomm.tensors.buckets import Bucket
+
+Means: TypeAlias = list[tuple[Bucket, Tensor]]
 
 
 @contextmanager
-def kept(bound: Bound) -> Iterator[Kept]:
+def kept(bound: Bound, means: Means | None = None) -> Iterator[Kept]:
     """Have afterwards what was there before, bit for bit, of what an average replaces.
+
+    Args:
+        bound: the algorithm on a model.
+        means: that are there inside, and that the caller holds no more.
 
     Yields: the copy.
     """
-    own = Kept(bound.replica)
+    means = [] if means is None else means
+    own = Kept(bound.replica, {name for bucket, _ in means for name in bucket.names})
     with bound.replica.loaded.ignored():
         try:
+            own.make_way(means)
             yield own
         finally:
             own.put_back()
 
 
 class Kept:
-    """A copy of what an average replaces, as this rank has it."""
+    """A copy of what an average replaces, as this rank has it.
 
-    def __init__(self, replica: Replica) -> None:
+    Args:
+        replica: whose.
+        without: names of parameters of which `make_way` makes the copy.
+    """
+
+    def __init__(self, replica: Replica, without: Collection[str] = ()) -> None:
         self._replica = replica
-        self._parameters = list(gathered(replica.pack(replica.parameters)))
+        own = replica.pack(item for item in replica.parameters if item.name not in without)
+        self._parameters = list(gathered(own))
         self._buffers = _buffers(replica)
         self._shown: dict[str, Tensor] = {}  # of the average, what others may write into
+
+    def make_way(self, means: Means) -> None:
+        """Have means there, and hold no second model beside the copy: each goes as soon as it is written."""
+        self._replica.reshard()
+        while means:
+            bucket, mean = means.pop()
+            if not self._replica.buffers.hold(bucket):
+                self._parameters.append((bucket, bucket.gather(bucket.empty())))
+            bucket.scatter(mean)
 
     def leave_written(self) -> None:
         """Do not put back what others write into buffers from now on, but for statistics that forwards move.

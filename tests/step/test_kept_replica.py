@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from functools import partial
 
 import pytest
@@ -9,6 +10,9 @@ import torch
 from torch import nn
 
 from relaxcomm import attach, simulate
+from relaxcomm.step import model_means
+from relaxcomm.step.kept_replica import kept
+from relaxcomm.tensors.buckets import Bucket
 from tests.engine.test_kept_buffers import train
 
 LOCAL = {"name": "local_sgd", "steps": 4}
@@ -156,3 +160,30 @@ def test_statistics_come_back_by_whichever_name():
             assert_equal(contents(model), before)
 
     simulate(rank, 3)
+
+
+def test_a_mean_is_let_go_of_as_soon_as_it_is_there(monkeypatch):
+    """So that averaged() holds one model beside the one that is trained, and not two."""
+    most = []
+    gather = Bucket.gather
+
+    def counted(bucket, out):
+        most.append(sum(one() is not None for one in made))
+        return gather(bucket, out)
+
+    def rank(group):
+        model = nn.Sequential(*(nn.Linear(8, 8, bias=False) for _ in range(4)))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        config = {"algorithm": LOCAL, "bucket_bytes": 256}
+        with attach(model, optimizer, config, process_group=group) as engine:
+            bound = engine._session.bound
+            means = model_means.finite_means(bound)
+            made.extend(weakref.ref(mean) for _, mean in means)
+            monkeypatch.setattr(Bucket, "gather", counted)
+            with kept(bound, means):
+                assert not means
+            monkeypatch.undo()
+
+    made: list[weakref.ref[torch.Tensor]] = []
+    simulate(rank, 1)
+    assert most == [4, 3, 2, 1]
