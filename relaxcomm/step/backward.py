@@ -56,7 +56,7 @@ class Backward:
             return True
         if self._plan.buckets is None:
             return any(rule.is_active(step) for _, rule in self._bound.algorithm.at("backward"))
-        return any(self._plan.tasks[index] for index in self._fired())
+        return any(self._plan.tasks[index] for index in self._plan.at("backward", step, self._clock.context))
 
     def begin(self) -> None:
         """Open the window: decide which rules exchange the gradients of this backward."""
@@ -64,8 +64,12 @@ class Backward:
         self._bound.controllers.check_loader()
         if not self._has_rules:
             return
-        if self._plan.buckets is not None and not self.buckets:
-            self._bind()
+        if self._plan.buckets is not None:
+            if self._plan.is_over(self._clock.step) and not any(bucket.late for bucket in self.buckets):
+                self.release(ends=True)  # as much as the model
+                return
+            if not self.buckets:
+                self._bind()
         self._begin_buckets()
 
     def ready(self, indices: Sequence[int]) -> None:
@@ -172,15 +176,11 @@ class Backward:
             for in_bucket in one.buffer.large
         }
 
-    def _fired(self) -> frozenset[int]:
-        """The rules whose triggers say so before backward."""
-        return self._plan.at("backward", self._clock.step, self._clock.context)
-
     def _begin_buckets(self) -> None:
         if not self.buckets:
             self._is_open = True
             return
-        fired = self._fired()
+        fired = self._plan.at("backward", self._clock.step, self._clock.context)
         voting = bool(self._plan.voting("backward", self._clock.step))
         self._is_open = sum([bucket.begin(fired) for bucket in self.buckets]) > 0 or voting
         if not self._is_open:

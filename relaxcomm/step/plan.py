@@ -187,6 +187,11 @@ class Plan:
         stays = not others and stays_in_place(first, self.algorithm)
         return GradientInPlace(bucket) if stays else GradientBuffer(bucket)
 
+    def is_over(self, step: int) -> bool:
+        """Whether no rule on gradients is active in a step, nor after it."""
+        ends = [rule.active[1] for _, rule in self.algorithm.at("backward")]
+        return all(end is not None and end <= step for end in ends)
+
     def for_buffers(self, index: int, items: Sequence[Item], bucket_bytes: int) -> list[Task]:
         """The tasks that average buffers together with a rule of parameters.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -88,3 +90,24 @@ def admit(engine: relaxcomm.Engine, group: relaxcomm.InProcessGroup) -> None:
             Transition(session.step, world, standing, left, now, session.make_step, schedule, late)
         )
     session.go_on_with(resumed)
+
+
+def test_flat_gradients_are_let_go_of_when_their_rules_are_over():
+    """They are as large as the model, which trains on by rules on parameters; a state may lead back."""
+
+    def program(group):
+        training = Training(0)
+        with training.attach({"name": "post_local_sgd", "steps": 2, "after_steps": 2}, group) as engine:
+            training.steps(1)
+            backward, saved = engine._session.step.backward, engine.state_dict()
+            flats = [weakref.ref(bucket.buffer) for bucket in backward.buckets]
+            training.steps(2)
+            gc.collect()
+            assert flats
+            assert not any(flat() for flat in flats)
+            assert not backward.buckets
+            engine.load_state_dict(saved)
+            training.steps(3)
+            return engine.step
+
+    assert relaxcomm.simulate(program, 2) == [4, 4]
