@@ -68,7 +68,7 @@ def decoded(raw: Tensor) -> Any:
 
     Raises: ConfigError for what only code could make again.
     """
-    content = io.BytesIO(raw.numpy().tobytes())
+    content = io.BufferedReader(_Content(raw))
     try:
         return torch.load(content, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
@@ -78,3 +78,30 @@ def decoded(raw: Tensor) -> Any:
             f"what another rank has sent has {names}, which is not made here, as that would run code; let "
             "state_dict() of the model and the optimizers give tensors, numbers and text in lists and dicts"
         ) from None
+
+
+class _Content(io.RawIOBase):
+    """Bytes as a file, without a copy of them all: beside a state they are as large once more.
+
+    Args:
+        raw: the bytes.
+    """
+
+    def __init__(self, raw: Tensor) -> None:
+        self._bytes, self._at = raw.numpy().data, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: len(self._bytes)}[whence]
+        return self._at
+
+    def readinto(self, into: Any) -> int:
+        part = self._bytes[self._at : self._at + len(into)]
+        into[: len(part)] = part
+        self._at += len(part)
+        return len(part)
