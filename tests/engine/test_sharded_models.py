@@ -547,10 +547,10 @@ def test_each_process_has_metrics_and_a_log_of_its_own():
         found = run_ranks(watched, RANKS, folder)
         assert len({url for url, _ in found}) == RANKS
         assert len(list(Path(folder).rglob("*.jsonl"))) == RANKS
-    # Over a ring of two each sends its shard once; replica 0 has sent its model before.
-    assert sum(sent for _, sent in found[SHARDS:]) == 8 * sum(
-        p.numel() for p in MODELS["toy"].model().parameters()
-    )
+    # Over a ring of two each sends its shard once; before, all have compared two numbers of each parameter.
+    parameters = list(MODELS["toy"].model().parameters())
+    compared = SHARDS * 2 * len(parameters)
+    assert sum(sent for _, sent in found[SHARDS:]) == 8 * (sum(p.numel() for p in parameters) + compared)
 
 
 def moved(rank: int) -> None:
