@@ -34,7 +34,9 @@ class Link:
         >>> import torch
         >>> from relaxcomm import Link, attach, simulate
         >>> def exchange(group):
-        ...     with attach(torch.nn.Linear(1000, 1), None, "bsp", process_group=group) as engine:
+        ...     model = torch.nn.Linear(1000, 1)
+        ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ...     with attach(model, optimizer, "local_sgd", process_group=group) as engine:
         ...         begin = group.time()
         ...         engine.close(average=True)
         ...         return round(group.time() - begin, 3)

@@ -65,7 +65,7 @@ class Backward:
         if not self._has_rules:
             return
         if self._plan.buckets is not None:
-            if self._plan.is_over(self._clock.step) and not any(bucket.late for bucket in self.buckets):
+            if self._plan.gradients_end <= self._clock.step and not any(one.late for one in self.buckets):
                 self.release(ends=True)  # as much as the model
                 return
             if not self.buckets:

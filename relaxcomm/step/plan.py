@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
+from math import inf
 from typing import TypeAlias
 
 from relaxcomm.composition.algorithm import Algorithm
@@ -187,10 +188,11 @@ class Plan:
         stays = not others and stays_in_place(first, self.algorithm)
         return GradientInPlace(bucket) if stays else GradientBuffer(bucket)
 
-    def is_over(self, step: int) -> bool:
-        """Whether no rule on gradients is active in a step, nor after it."""
+    @cached_property
+    def gradients_end(self) -> float:
+        """The step from which on no rule on gradients is active."""
         ends = [rule.active[1] for _, rule in self.algorithm.at("backward")]
-        return all(end is not None and end <= step for end in ends)
+        return max((inf if end is None else end for end in ends), default=0)
 
     def for_buffers(self, index: int, items: Sequence[Item], bucket_bytes: int) -> list[Task]:
         """The tasks that average buffers together with a rule of parameters.

@@ -67,6 +67,7 @@ def train(world, config):
     optimizer = make_optimizer("plain", model)
     settings = {"bucket_bytes": 512, **config}
     with relaxcomm.attach(model, optimizer, settings, process_group=transport):
+        seen.clear()  # attach has compared the model
         for step in range(STEPS):
             for x, y in (case.data(step, world.rank),):
                 case.loss(model(x), y).backward()

@@ -39,10 +39,8 @@ def trained(algorithm, where: str, **settings):
 
     def train(world: World) -> None:
         case = CASES["toy"]
-        model, optimizer = trainable(
-            "toy",
-            "plain",
-        ).to(world.device)
+        model = case.model().to(world.device)
+        optimizer = make_optimizer("plain", model)
         with world.attach(model, optimizer, {"algorithm": algorithm, **settings}):
             for step in range(STEPS):
                 loss = case.local_loss(model, step, world.rank)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from benchmarks.lab.contenders import Contender
-from relaxcomm.system.environment import address_towards
+from relaxcomm.system.network_interface import address_towards
 
 _TIMEOUT = timedelta(seconds=120)
 
