@@ -57,7 +57,7 @@ class Kept:
         """Have means there, and hold no second model beside the copy: each goes as soon as it is written."""
         self._replica.reshard()
         while means:
-            bucket, mean = means.pop()
+            bucket, mean = means.pop(0)
             if not self._replica.buffers.hold(bucket):
                 self._parameters.append((bucket, bucket.gather(bucket.empty())))
             bucket.scatter(mean)
@@ -84,7 +84,7 @@ class Kept:
     def put_back(self) -> None:
         """Write it where it was; the host waits for no GPU."""
         self._replica.reshard()
-        for bucket, flat in self._parameters:
+        for bucket, flat in reversed(self._parameters):  # the first copy of what several services hold
             bucket.scatter(flat)
         held = dict(named_buffers(self._replica.model))  # `.to()` replaces them
         for name, own in self._buffers.items():

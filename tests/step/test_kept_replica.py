@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from relaxcomm import attach, simulate
+from relaxcomm import Algorithm, Rule, attach, simulate
+from relaxcomm.primitives import deltas, every, server
 from relaxcomm.step import model_means
 from relaxcomm.step.kept_replica import kept
 from relaxcomm.tensors.buckets import Bucket
@@ -119,6 +120,17 @@ def test_a_replica_comes_back(evaluate):
         assert not torch.equal(inside["norm.running_mean"], before["norm.running_mean"])
         moves = evaluate in (train_again, load)
         assert torch.equal(inside["norm.running_mean"], last["norm.running_mean"]) != moves
+        assert_equal(after, before)
+
+
+def test_it_comes_back_where_two_services_hold_it():
+    """The means of both stand in the replica's place, the last one for as long as it is evaluated."""
+    shared = partial(Rule, payload=deltas(), exchange=server(staleness=2))
+    rules = tuple(shared(trigger=every(steps=steps)) for steps in (2, 3))
+    ranks = simulate(partial(trained, algorithm=Algorithm(rules), evaluate=lambda *_: None), 3)
+    for before, _, last, after in ranks:
+        assert not torch.equal(last["layer.weight"], before["layer.weight"])
+        assert_equal(last, {"layer.weight": ranks[0][1]["layer.weight"]})
         assert_equal(after, before)
 
 
