@@ -38,7 +38,7 @@ def differing(items: Sequence[Item], ask: Callable[[Agree], Received]) -> Tensor
         ask: all ranks for the largest of some numbers.
     """
     device = items[0].tensor.device
-    sums = torch.stack([checksum(item.tensor).to(device) for item in items]).double().cpu()
+    sums = torch.stack([checksum(item.tensor).to(device) for item in items]).cpu().double()
     largest, smallest = tensor_of(ask(Agree(torch.cat([sums, -sums]), "max"))).view(2, -1)
     differs: Tensor = largest != -smallest
     return differs
