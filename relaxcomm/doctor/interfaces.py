@@ -6,10 +6,12 @@ import ipaddress
 import os
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 
 import psutil
 
 from relaxcomm.doctor.diagnosis import Finding, Level, ok
+from relaxcomm.errors import ConfigError
 from relaxcomm.network.default_group import is_hidden
 from relaxcomm.system.environment import LAST_PORT
 from relaxcomm.system.network_interface import address_towards, interface_of, resolve
@@ -81,7 +83,9 @@ def is_loopback(address: str) -> bool:
 def is_told_by_others() -> bool:
     """Whether gloo takes the address that MASTER_ADDR has for the others, since here it is a loopback."""
     host = os.environ.get("MASTER_ADDR", "")
-    return "GLOO_SOCKET_IFNAME" not in os.environ and bool(host) and is_hidden(host)
+    with suppress(ConfigError):  # of variables that no launcher sets so, which another finding tells
+        return "GLOO_SOCKET_IFNAME" not in os.environ and is_hidden(host)
+    return False
 
 
 def _gloo() -> Iterator[Finding]:
