@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any
 
@@ -21,7 +22,7 @@ def whole(value: Any, method: str, topology: object, world_size: int) -> int:
 
 def others(value: Any, method: str, topology: object, rank: int, world_size: int, step: int = 0) -> object:
     """Ranks but for one, as `listeners` has to return them."""
-    are_ranks = isinstance(value, list | tuple) and all(isinstance(one, Integral) for one in value)
+    are_ranks = isinstance(value, Sequence) and all(isinstance(one, Integral) for one in value)
     if are_ranks and len({*value} & ({*range(world_size)} - {rank})) == len(value):
         return value
     raise PluginError(

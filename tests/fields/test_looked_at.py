@@ -101,6 +101,11 @@ WRONG = {
         {"listeners": wrong([[1]])},
         "listeners of mine() with 3 workers returned [[1]] for",
     ),
+    "listeners: twice": (
+        ring,
+        {"listeners": lambda self, rank, *_: [(rank + 1) % 3] * 2},
+        "listeners of mine() with 3 workers returned [",
+    ),
     "listeners: none such": (
         ring,
         {"listeners": wrong([1, 3])},
@@ -163,7 +168,8 @@ def test_right_returns_are_what_callers_get():
     assert returning(every_step, round_plan=wrong(plan)).round_plan() is plan
     assert every_round().round_plan() == plan
     assert returning(gossip, topology_override=staticmethod(lambda: None)).topology_override() is None
-    assert returning(ring, listeners=wrong((0, 2))).listeners(rank=1, world_size=3) == (0, 2)
+    for ranks in ((0, 2), range(0, 3, 2), ()):  # what is annotated: any sequence
+        assert returning(ring, listeners=wrong(ranks)).listeners(rank=1, world_size=3) is ranks
 
 
 class Slotless:
