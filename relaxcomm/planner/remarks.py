@@ -29,7 +29,8 @@ def remarks_on(replay: Replay, items: Sequence[Item], died_out_seconds: float) -
         died_out_seconds: from one time at which all workers are dead at once to the next; infinity for never.
     """
     better = hierarchical_instead(replay.plan.algorithm, items, replay)
-    said = [*_assumed(replay), *_losses(replay), *([better] if better else []), *too_many(replay.plan)]
+    said = [*_assumed(replay), *_losses(replay), *([better] if better else [])]
+    said += too_many_connections(replay.plan)
     if died_out_seconds < math.inf:
         said.append(
             f"all workers are dead at once about every {duration(died_out_seconds)}, and begin anew then, "
@@ -89,7 +90,7 @@ def _misses_quorum(awaited: Awaited, plan: PricedPlan) -> bool:
     return plan.ranks > 1 or (workers % awaited.workers > 0 and not awaited.grace_seconds)
 
 
-def too_many(plan: PricedPlan) -> list[str]:
+def too_many_connections(plan: PricedPlan) -> list[str]:
     """What of connections and threads a worker has too many, in words.
 
     Each of Gloo's groups connects all with all: torch's own, one for messages and one for events, another for

@@ -9,8 +9,11 @@ from typing import ClassVar
 import pytest
 
 from relaxcomm import Algorithm, Link, Rule
+from relaxcomm.config.grammar import parse_algorithm
 from relaxcomm.planner.forecast import forecast
 from relaxcomm.planner.links import OwnLinks
+from relaxcomm.planner.priced_plan import PricedPlan
+from relaxcomm.planner.remarks import too_many_connections
 from relaxcomm.planner.replay import shapes_only
 from relaxcomm.planner.scenario import Scenario, StepTimes
 from relaxcomm.plugin import Trigger, TriggerFacts, frozen
@@ -25,6 +28,7 @@ from relaxcomm.primitives import (
     quorum_average,
     top_k,
 )
+from relaxcomm.topology import complete, ring
 
 ON = Scenario(3, StepTimes(0.1), OwnLinks(Link(bytes_per_second=1e9)))
 
@@ -79,3 +83,20 @@ def test_who_pushes_after_a_quorum_is_said_to_wait_for_the_next(
     scenario = replace(ON, workers=workers, step_times=StepTimes(0.1, jitter))
     remarks = forecast(Algorithm((rule,)), shapes_only([(9,)]), scenario, utilisations=()).remarks
     assert any("pushes after a quorum" in one for one in remarks) == is_said
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "topology", "words"),
+    [
+        ("bsp", 300, complete(), []),
+        ("bsp", 1000, complete(), ["2,997 connections, 3 to each"]),
+        ("d_psgd", 1000, ring(), ["3,996 connections, 4 to each"]),
+        ("ssp", 8, complete(), []),
+        ("ssp", 300, complete(), ["1,495 connections, 5 to each", "598 threads for its services"]),
+    ],
+)
+def test_what_gloo_keeps_for_each_other_worker(name, workers, topology, words):
+    on = Scenario(workers, StepTimes(0.1), OwnLinks(Link()), topology, bucket_bytes=4096)
+    said = too_many_connections(PricedPlan(parse_algorithm(name), shapes_only([(1000,), (900,)]), on))
+    assert len(said) == len(words)
+    assert all(part in whole for part, whole in zip(words, said, strict=True))
