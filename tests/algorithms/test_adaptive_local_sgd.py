@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ import relaxcomm.config
 from relaxcomm.primitives import norm_test, sample_norm_test
 from relaxcomm.roles import ExchangedBucket, MicroGradients
 from tests.engine.harness import in_process, values
+from tests.models import take_step
 
 DRAW = torch.Generator().manual_seed(9)
 X = torch.randn(600, 5, generator=DRAW, dtype=torch.float64)
@@ -221,6 +223,30 @@ def test_the_batch_stops_at_its_limit_and_the_test_with_it():
     sizes, _, _ = in_process(adaptive, 3, {**PARAMETERS, "tolerance": 0.05, "max_batch_size": 16}, 40)[0]
     assert set(sizes[8:]) <= {16, 8}  # an epoch's last batch is smaller
     assert sizes[:4] == [4, 4, 4, 4]
+
+
+def grown(world, saved):
+    """How large the first batch is, the last one before a run is saved, and what was saved."""
+    model = make_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    method = {"name": "adaptive_local_sgd", "steps": 4, "tolerance": 0.05, "max_batch_size": 16}
+    with world.attach(model, optimizer, {"algorithm": method, "bucket_bytes": 20}) as engine:
+        loader = engine.loader(TensorDataset(X, Y), batch_size=4)
+        if saved is not None:
+            engine.load_run_state_dict(saved[world.rank])
+        sizes = []
+        for x, y in loader:
+            sizes.append(len(x))
+            take_step(loss_of(model, x, y), optimizer)
+            if len(sizes) == 10:
+                break
+        return sizes[0], sizes[-1], copy.deepcopy(engine.run_state_dict())
+
+
+def test_a_resumed_run_goes_on_with_the_batch_that_had_grown():
+    first = in_process(grown, 2, None)
+    assert [one[:2] for one in first] == [(4, 16)] * 2
+    assert [one[0] for one in in_process(grown, 2, [one[2] for one in first])] == [16, 16]
 
 
 def test_one_worker_has_nothing_to_compare():
