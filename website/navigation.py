@@ -68,6 +68,10 @@ BELOW: dict[str, tuple[str, ...]] = {
 """Pages that stand below another one."""
 
 
+CALLED = {"project/readme": "README"}
+"""What the sidebar calls pages whose own titles are those of other pages, too."""
+
+
 MADE = ("algorithms/", "examples/", "reference/")
 """Where pages lie that are made, and are no files of the repository."""
 
@@ -80,7 +84,7 @@ def contents(pages: tuple[str, ...], caption: str = "") -> str:
         ":hidden:",
         *([f":caption: {caption}"] if caption else []),
         "",
-        *pages,
+        *(f"{CALLED[page]} <{page}>" if page in CALLED else page for page in pages),
         "```",
         "",
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, partial, wraps
 from typing import Any
 
 import torch
@@ -131,7 +131,7 @@ def it_exchanges(trial: Trial) -> None:
 
 
 def alone_is_enough(trial: Trial) -> None:
-    """A world of one trains, and sends nothing."""
+    """One worker alone trains, and sends nothing."""
 
     def program(rank: Rank) -> float:
         rank.epochs(1)
@@ -155,4 +155,4 @@ def algorithm_checks(algorithm: Algorithm) -> dict[str, Callable[[], None]]:
         "alone": alone_is_enough,
         "converges": converges,
     }
-    return {name: lambda run=run: run(trial()) for name, run in checks.items()}  # type: ignore[misc]
+    return {name: wraps(run)(lambda run=run: run(trial())) for name, run in checks.items()}  # type: ignore[misc]

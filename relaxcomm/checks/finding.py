@@ -32,6 +32,7 @@ class Finding:
         check: the check's name.
         fault: what is wrong, or None.
         ended: whether it ended by itself; what comes after one that did not would not, either.
+        holds: what the check holds it to, in one sentence.
 
     Example:
         >>> from relaxcomm import Finding
@@ -43,9 +44,11 @@ class Finding:
     check: str
     fault: str | None = None
     ended: bool = True
+    holds: str = ""
 
     def __str__(self) -> str:
-        return f"{self.subject} {self.check}: {'ok' if self.fault is None else f'FAILED: {self.fault}'}"
+        outcome = f"ok. {self.holds}".removesuffix(". ") if self.fault is None else f"FAILED: {self.fault}"
+        return f"{self.subject} {self.check}: {outcome}"
 
 
 class Broken(Exception):
@@ -120,4 +123,10 @@ def attempt(subject: str, check: str, run: Callable[[], None], limit_seconds: fl
         raise
     except BaseException as error:  # a plug-in may raise anything
         return Finding(subject, check, told(error))
-    return Finding(subject, check)
+    return Finding(subject, check, holds=_held(run))
+
+
+def _held(run: Callable[[], None]) -> str:
+    """The first line of a check's docstring."""
+    told = run.func if isinstance(run, partial) else run
+    return (told.__doc__ or "").partition("\n")[0]

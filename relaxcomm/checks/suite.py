@@ -90,7 +90,12 @@ def _of(
 ) -> Iterator[Finding]:
     """The findings of one class or function."""
     loaded: list[Any] = []
-    yield tried("import", lambda: loaded.append(load()))
+
+    def fetch() -> None:
+        """It can be imported."""
+        loaded.append(load())
+
+    yield tried("import", fetch)
     if not loaded:
         return
     target = loaded[0]
@@ -99,6 +104,7 @@ def _of(
     built: list[Any] = []
 
     def prepare() -> None:
+        """It can be made of the parameters given, or of those in its docstring's example."""
         given = {**parameters, **from_example(target.__name__, target, parameters)}
         arguments.update(arguments_of(target, given))
         built.append(build(**arguments))

@@ -46,9 +46,12 @@ def show_forecasts(
     if measured:
         without = "; --jitter 0 plans without its jitter" if scenario.step_times.jitter_seconds else ""
         show_text(f"step alone  {_alone(scenario)}, measured on this machine{without}")
+    said: dict[tuple[int, str], list[str]] = {}
     for one in found:
         for remark in one.remarks:
-            show_text(f"{one.name}, {one.workers} workers: {remark}")
+            said.setdefault((one.workers, remark), []).append(one.name)
+    for (workers, remark), names in said.items():
+        show_text(f"{', '.join(names)}, {workers} workers: {remark}")
     for name, why in failed.items():
         show_text(f"{name}  not possible: {why}")
 

@@ -72,7 +72,7 @@ def _assumed_of(rule: Rule, index: int, replay: Replay) -> Iterator[str]:
         yield f"counted as after its first {since} steps, from which on it codes otherwise"
     if rule.delay == "unbounded" and plan.outlasts_a_step(index, replay.scenario.links):
         yield (
-            "its exchanges outlast a step, and the next follows when the last is there: how many there are "
+            "exchanges outlast a step, and the next follows when the last is there: how many there are "
             "depends on who asks whom, and when, so the bytes may be a third less or more"
         )
     if _misses_quorum(rule.exchange.awaited(plan.scenario.workers), plan):
@@ -140,6 +140,6 @@ def _where_it_loses(replay: Replay, index: int, layout: Layout, element_bytes: i
         return None
     here = saved / worked <= scenario.links.slowest.bytes_per_second
     return (
-        f"compression loses where a worker's link is faster than {bandwidth(saved / worked)}"
+        f"compression loses where a worker's link is faster than {bandwidth(float(f'{8 * saved / worked:.1e}') / 8)}"
         f"{', as it is here' if here else ''}: coding takes {duration(short.coding_seconds)} a bucket"
     )
