@@ -21,6 +21,15 @@ def test_its_seconds_are_those_of_the_newest_runs():
     assert headline(RESULTS) in README, "run python -m benchmarks.lab.headline"
 
 
+def test_how_many_times_as_fast_it_says_it_is_follows_from_the_runs_that_were_timed():
+    rows = re.findall(r"^\| \[\w+\]\(.*\*\*([\d.]+) s\*\*.*\| ([\d.]+) s \|$", README, flags=re.MULTILINE)
+    times = sorted(float(ddp) / float(ours) for ours, ddp in rows)  # derived ones end otherwise
+    assert len(times) == 2
+    for page in ("README.md", "docs/README.md"):
+        text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
+        assert f"{times[0]:.0f} to {times[1]:.0f} times as fast" in text, page
+
+
 def test_evidence_gives_each_time_the_name_that_it_was_measured_under():
     evidence = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
     rows = re.findall(
