@@ -127,6 +127,6 @@ def attempt(subject: str, check: str, run: Callable[[], None], limit_seconds: fl
 
 
 def _held(run: Callable[[], None]) -> str:
-    """The first line of a check's docstring."""
+    """What a check's docstring begins with."""
     told = run.func if isinstance(run, partial) else run
-    return (told.__doc__ or "").partition("\n")[0]
+    return " ".join((told.__doc__ or "").partition("\n\n")[0].split())

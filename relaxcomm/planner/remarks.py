@@ -139,7 +139,8 @@ def _where_it_loses(replay: Replay, index: int, layout: Layout, element_bytes: i
     if worked <= 0:
         return None
     here = saved / worked <= scenario.links.slowest.bytes_per_second
+    least = float(f"{8 * saved / worked:.1e}") / 8  # two digits, so that many algorithms share one line
     return (
-        f"compression loses where a worker's link is faster than {bandwidth(float(f'{8 * saved / worked:.1e}') / 8)}"
+        f"compression loses where a worker's link is faster than {bandwidth(least)}"
         f"{', as it is here' if here else ''}: coding takes {duration(short.coding_seconds)} a bucket"
     )

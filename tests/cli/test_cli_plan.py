@@ -41,6 +41,13 @@ def test_plain_lines_off_a_terminal(config):
     assert row[12:15] == ["62.5%", "4", "MB"]
 
 
+def test_what_is_said_of_several_algorithms_is_said_once(config):
+    arguments = (*ON, "--parameters", "1e6", "--workers", "2")
+    _, out, _ = run(config, *arguments, "--algorithms", "bsp,topk_sgd,dgc,bytegrad")
+    said = [line.partition(": ")[0] for line in out.splitlines() if "compression loses" in line]
+    assert said == ["topk_sgd, dgc, 2 workers", "bytegrad, 2 workers"]
+
+
 @pytest.mark.parametrize("text", ["0", "0.5", "-1e6", "many", "nan", "inf"])
 def test_sizes_of_a_model_that_are_refused(text):
     with pytest.raises(typer.BadParameter, match="is no whole number of 1 or more; write 1000000, or 1e6"):
