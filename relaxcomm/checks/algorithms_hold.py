@@ -155,4 +155,4 @@ def algorithm_checks(algorithm: Algorithm) -> dict[str, Callable[[], None]]:
         "alone": alone_is_enough,
         "converges": converges,
     }
-    return {name: wraps(run)(lambda run=run: run(trial())) for name, run in checks.items()}  # type: ignore[misc]
+    return {name: wraps(run)(lambda run=run: run(trial())) for name, run in checks.items()}
