@@ -4,6 +4,7 @@ from __future__ import annotations
 
 HELD: dict[str, tuple[str, ...]] = {
     "tied weights, frozen": ("engine/test_parity_ddp.py", "engine/test_shapes.py"),
+    "odd buffers": ("engine/test_parity_ddp.py", "engine/test_shapes.py"),
     "a float buffer": ("engine/test_kept_buffers.py",),
     "`nn.Embedding(max_norm=…)`": ("engine/test_drift.py",),
     "a buffer that": ("step/test_kept_replica.py",),
