@@ -34,6 +34,12 @@ def test_each_page_in_docs_is_in_the_sidebar_and_each_in_the_sidebar_is_there():
     assert {one for one in shown if not one.startswith(navigation.MADE)} <= own
 
 
+def test_the_readme_is_not_called_as_the_reference_is():
+    text = navigation.with_contents("index", "")
+    assert "\nreference/relaxcomm\n" in text  # by its title, relaxcomm
+    assert "\nREADME <project/readme>\n" in text
+
+
 def test_code_is_shown_as_code():
     page = repository.as_page("examples/slurm/train.sbatch")
     assert page.startswith("# examples/slurm/train.sbatch\n\n````bash\n#!")
