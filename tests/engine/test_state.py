@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -48,6 +49,39 @@ def test_a_run_on_gloo_is_resumed_bit_for_bit(tmp_path):
     for (expected, counts), (found, resumed_counts) in zip(whole, resumed, strict=True):
         assert resumed_counts == counts
         np.testing.assert_array_equal(found, expected)
+
+
+def samples_since_an_exchange(engine: relaxcomm.Engine) -> int:
+    state, ((task, *_), *_) = engine._session.bound.state, engine._session.bound.plan.tasks
+    return state.next_samples(task)
+
+
+def test_samples_since_an_exchange_are_counted_on():
+    """A server weights by them."""
+
+    def attached(group):
+        model, optimizer = trainable("toy", "plain")
+        config = {"algorithm": {"name": "local_sgd", "steps": 9}}
+        engine = relaxcomm.attach(model, optimizer, config, process_group=group)
+        return engine, engine.loader(range(99), batch_size=4), model, optimizer
+
+    def train(model, optimizer, batches):
+        for step, _ in enumerate(batches):
+            take_step(CASES["toy"].local_loss(model, step, 0), optimizer)
+
+    def program(group):
+        engine, loader, *trained = attached(group)
+        with engine:
+            train(*trained, islice(loader, 3))
+            state = engine.state_dict()
+        engine, loader, *trained = attached(group)
+        with engine:
+            engine.load_state_dict(state)
+            before = samples_since_an_exchange(engine)
+            train(*trained, islice(loader, 1))
+            return before, samples_since_an_exchange(engine)
+
+    assert relaxcomm.simulate(program, 3) == [(12, 4)] * 3
 
 
 def load_into_another(world: World):

@@ -85,6 +85,22 @@ def test_a_state_of_a_phase_that_this_run_does_not_have_is_refused():
     relaxcomm.simulate(program, 3)
 
 
+def test_a_phase_that_trains_as_the_first_one_does_goes_on_as_itself():
+    """The phase between them does not begin again."""
+
+    def program(group):
+        with Run(group, PHASED, 11).engine as engine:
+            state = engine.state_dict()
+        run = Run(group, PHASED)
+        run.engine.load_state_dict(state)
+        to_come = run.schedule.to_come
+        with run.engine as engine:
+            run.train(1)
+            return engine.algorithm.name, to_come
+
+    assert relaxcomm.simulate(program, 3) == [("bsp", ())] * 3
+
+
 def test_a_state_from_before_a_switch_of_the_program_is_loaded_after_it(capsys):
     def program(group):
         run = Run(group, PHASED, 1)
