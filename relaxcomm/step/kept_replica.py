@@ -59,7 +59,7 @@ class Kept:
         while means:
             bucket, mean = means.pop(0)
             if not self._replica.buffers.hold(bucket):
-                self._parameters.append((bucket, bucket.gather(bucket.empty())))
+                self._parameters += gathered([bucket])
             bucket.scatter(mean)
 
     def leave_written(self) -> None:
