@@ -136,7 +136,7 @@ class quantize(UniformQuantizer):
     ) -> Quantized:
         if not self._takes_blocks(tensor):
             return super()._in_kernels(cx, tensor, residual, decay, out)
-        segments = Segments(tensor.numel(), self.block_size).cut(cx.shard_size)
+        segments = self._segments(cx, tensor).cut(cx.shard_size)
         codes, steps, lows = quantize_blocks(
             *(tensor, segments, self.num_codes, self._key(cx, tensor)),
             symmetric=self.symmetric,

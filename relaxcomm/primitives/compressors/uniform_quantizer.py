@@ -75,6 +75,11 @@ class UniformQuantizer(QuantizedFeedback):
         parts = yield message
         return self.decoded(parts, tensor, cx.out), sent
 
+    def _segments(self, cx: Context, tensor: Tensor) -> Segments:
+        """Those of a tensor, which may be a piece of the bucket unless its layout is looked at."""
+        looks, numel = self.facts.scope == "tensor", tensor.numel()
+        return self.segments(cx.layout_of(numel) if looks else one_tensor(numel))
+
     def takes_feedback(self, tensor: Tensor) -> bool:
         return self._suits_kernels(tensor)
 
@@ -91,7 +96,7 @@ class UniformQuantizer(QuantizedFeedback):
         return self._in_kernels(cx, tensor, residual, decay, out)
 
     def _message(self, cx: Context, tensor: Tensor) -> Quantized:
-        segments, size = self.segments(cx.layout_of(tensor.numel())), chunk_size(tensor)
+        segments, size = self._segments(cx, tensor), chunk_size(tensor)
         kept = wide(tensor.dtype)
         steps = torch.empty(segments.count, dtype=kept, device=tensor.device)
         lows = torch.empty(segments.count if self.has_lows else 0, dtype=kept, device=tensor.device)
@@ -117,7 +122,7 @@ class UniformQuantizer(QuantizedFeedback):
         out: Tensor | None = None,
     ) -> Quantized:
         """The message, with feedback or without; how many kernels run does not depend on the segments."""
-        segments = self.segments(cx.layout_of(tensor.numel())).cut(cx.shard_size)
+        segments = self._segments(cx, tensor).cut(cx.shard_size)
         scales = segment_scales(tensor, segments, self.scale_rule, residual, decay, out)
         codes = pack_levels(
             tensor if out is None else out,

@@ -12,7 +12,7 @@ import relaxcomm
 from relaxcomm import primitives
 from relaxcomm.network.operations import Label
 from relaxcomm.network.transport import Membership
-from relaxcomm.primitives import error_feedback, qsgd, sign, terngrad
+from relaxcomm.primitives import error_feedback, qsgd, quantize, sign, terngrad
 from relaxcomm.roles import Context
 from relaxcomm.tensors.layout import Layout
 from tests.primitives.compressors.test_quantize import AWKWARD, conserves, decoded
@@ -52,6 +52,17 @@ def test_qsgd_draws_one_of_the_two_levels_beside(name, dtype, levels):
             assert (
                 np.abs(y / step - np.rint(y / step)).max() < 1e-2 * levels
             )  # a level, to the dtype's rounding
+
+
+@pytest.mark.parametrize("blocks", [qsgd(levels=7, block_size=BLOCK), quantize(bits=4, block_size=BLOCK)])
+def test_blocks_are_those_of_a_piece_wherever_its_tensors_lie(blocks):
+    piece = torch.randn(100, generator=torch.Generator().manual_seed(0))
+    cx = Context(step=0, start=0, membership=Membership(0, 3), learning_rate=lambda bucket: 0.1)
+    alone, inside = (
+        next(blocks.encode_decode(one, piece, {}, keep_sent=False)).pack()
+        for one in (cx, cx.at(layout=LAYOUT))
+    )
+    assert alone.equal(inside)
 
 
 def test_terngrad_has_one_size_a_tensor():
