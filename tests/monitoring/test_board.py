@@ -394,6 +394,7 @@ def test_every_alert_has_a_test_and_tells_what_to_do():
 
 ABOUT = {
     "RelaxcommWorkerStalled": "Does every rank answer?",
+    "RelaxcommNobodyAnswers": "Does every rank answer?",
     "RelaxcommTrainingStands": "How many steps a second?",
     "RelaxcommReplicaDrift": "How far apart are the replicas?",
     "RelaxcommNoSynchronisation": "How long since the last synchronisation?",
