@@ -55,7 +55,7 @@ def attach(
     store is there, and takes over its model.
 
     Args:
-        model: on its device, with its parameters frozen or not as they will be.
+        model: that the loop trains, already on its device, with its parameters frozen or not as they will be.
         optimizer: of this model's parameters; several, such as `[muon, adamw]`, make one step together, which
             begins with the first one's and ends when each has stepped once; None for algorithms that need
             only gradients.
@@ -107,6 +107,8 @@ def attach(
         place_shards(model)
         broadcasts.broadcast(model, transport, settings.bucket_bytes)
         replica = Replica(model, given.optimizers, scaler, settings.bucket_bytes)
+        if not transport.process.rank:
+            run_warnings.warn_of_unselected(replica.parameters, settings.algorithms)
         session = _begin(undo, transport, replica, settings, facts)
         engine = Engine(session, owns_default_group=owned)
         undo.pop_all()

@@ -24,7 +24,7 @@ def connect(
 
     Args:
         undo: closes it where attach fails, and tells the others of the error.
-        model: on its device.
+        model: that is attached, on its device.
         settings: of the run; None where this rank's are broken, of which the others are told.
         group: the ranks that take part, or a transport between them; None for all, or for those that the
             mesh of a sharded model tells.

@@ -15,6 +15,7 @@ from relaxcomm.network import Transport
 from relaxcomm.roles import VotingTrigger
 from relaxcomm.step.bound import Bound
 from relaxcomm.tensors.digest import checksum
+from relaxcomm.tensors.items import Item
 
 LOGGER = logging.getLogger("relaxcomm")
 """For warnings, of rank 0; without any configuration Python shows them on stderr."""
@@ -38,6 +39,15 @@ def warn_of_unequal_moments(transport: Transport, told: Sequence[str | None]) ->
         )
 
 
+def warn_of_unselected(parameters: Sequence[Item], algorithms: Sequence[Algorithm]) -> None:
+    """Before the first step: name the rules that select no parameter which is trained."""
+    for one in algorithms:
+        for index, rule in enumerate(one.rules):
+            if not _covers_any(rule, parameters):
+                reason = _reason(rule, parameters)
+                LOGGER.warning(f"relaxcomm: {_name(one, index)} will never exchange: {reason}")
+
+
 def warn_of_idle(bound: Bound, phases_to_come: Sequence[Phase], unstepped: int) -> None:
     """At the end: name the rules that have never exchanged, and the phases that never began.
 
@@ -52,7 +62,8 @@ def warn_of_idle(bound: Bound, phases_to_come: Sequence[Phase], unstepped: int) 
     for index, rule in enumerate(bound.algorithm.rules):
         if lived and index not in bound.state.exchanged:
             name = _name(bound.algorithm, index)
-            LOGGER.warning(f"relaxcomm: {name} has never exchanged in {lived} steps: {_reason(rule)}")
+            reason = _reason(rule, bound.replica.parameters)
+            LOGGER.warning(f"relaxcomm: {name} has never exchanged in {lived} steps: {reason}")
     if unstepped and not (steps or bound.state.exchanged):
         LOGGER.warning(
             f"relaxcomm: {bound.algorithm.name} has exchanged nothing: there were {unstepped} backwards, and "
@@ -158,8 +169,14 @@ def _phase(phase: Phase) -> str:
     return f"the phase with {phase.algorithm.name} (after_steps: {phase.after_steps})"
 
 
-def _reason(rule: Rule) -> str:
-    """When the rule exchanges."""
+def _covers_any(rule: Rule, parameters: Sequence[Item]) -> bool:
+    return any(rule.covers(item.name) for item in parameters)
+
+
+def _reason(rule: Rule, parameters: Sequence[Item] = ()) -> str:
+    """What the rule exchanges, if that is none of some parameters, or when it exchanges."""
+    if parameters and not _covers_any(rule, parameters):
+        return f"select is {list(rule.select or ())}, and no parameter of such a name is trained"
     begin = f" from step {rule.active[0]} on" if rule.active[0] else ""
     votes = " and no vote was for it" if isinstance(rule.trigger, VotingTrigger) else ""
     return f"it exchanges by {rule.trigger!r}{begin}{votes}"

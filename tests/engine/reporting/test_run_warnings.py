@@ -16,7 +16,7 @@ from relaxcomm.cli.table import cells
 from relaxcomm.config import load
 from relaxcomm.engine.reporting.run_warnings import warn_of_short_run
 from relaxcomm.fields.frozen import frozen
-from relaxcomm.primitives import all_reduce, every, parameters, relative_gradient_change
+from relaxcomm.primitives import all_reduce, deltas, every, parameters, relative_gradient_change
 from relaxcomm.step.held_states import fingerprint
 from relaxcomm.training.results import Point, RankRecord, merge
 from tests.engine.harness import in_process, on_gloo, train
@@ -97,6 +97,14 @@ def test_a_phase_begins_with_the_step_after_those_before_it(caplog, steps, patte
     loaded = load({"algorithm": "selsync", "phases": [{"after_steps": 6, "algorithm": "diloco"}]})
     warn_of_short_run(loaded.algorithm, loaded.phases, steps)
     matches(caplog.messages, patterns)
+
+
+def test_a_rule_that_selects_no_parameter_is_told_of_at_once(caplog):
+    rules = late(0), Rule(trigger=every(steps=2), payload=deltas(), exchange=all_reduce(), select="haed.*")
+    in_process(train, 3, {"algorithm": Algorithm(rules, name="two")}, 4)
+    reason = r"select is .'haed..'., and no parameter of such a name is trained$"
+    said = [f"rule 1 of two will never exchange: {reason}", f"rule 1 of two has never .* 4 steps: {reason}"]
+    matches(caplog.messages, said)
 
 
 @frozen
