@@ -57,6 +57,8 @@ def test_replicas_that_part_for_good_are_warned_of(case):
         [mean(gradients(), 4), mean(parameters(), 8)],
         [mean(gradients(), 1, group_all_reduce()), mean(parameters(), 8)],
         [mean(parameters(), 1, group_all_reduce()), mean(gradients())],
+        [mean(parameters(), 1, gossip()), mean(parameters(), 1, gossip())],  # two rounds of mixing
+        [mean(parameters(), 4, select="1/2"), mean(parameters(), 4, select="2/2")],
         [Rule(trigger=relative_gradient_change(threshold=0.3), payload=gradients(), exchange=all_reduce())],
     ],
 )
@@ -64,6 +66,12 @@ def test_those_that_meet_again_are_not(rules):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         Algorithm(tuple(rules))
+
+
+@pytest.mark.parametrize("payload", [gradients(), parameters(), deltas()])
+def test_a_rule_that_stands_twice_is_warned_of(payload):
+    with pytest.warns(relaxcomm.CompositionWarning, match="stands twice, and sends twice"):
+        Algorithm((mean(payload, 1), mean(parameters(), 8), mean(payload, 1)))
 
 
 def test_a_result_of_which_nothing_is_taken_is_refused():

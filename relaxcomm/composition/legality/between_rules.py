@@ -39,6 +39,7 @@ def check_rules(rules: Sequence[RuleParts]) -> None:
     if all(rule.select is None for rule in rules):
         check_bases(rules, "all parameters")
     _warn_of_drift(rules)
+    _warn_of_repetition(rules)
 
 
 def _check_quorums(rules: Sequence[RuleParts]) -> None:
@@ -119,6 +120,19 @@ def _warn_of_drift(rules: Sequence[RuleParts]) -> None:
             CompositionWarning,
             stacklevel=4,
         )
+
+
+def _warn_of_repetition(rules: Sequence[RuleParts]) -> None:
+    """Of a rule that exchanges again what one like it has just made equal."""
+    for one, other in combinations(rules, 2):
+        equal = one == other and one.exchange.facts.same_result and not one.payload.facts.keeps_local
+        if equal and not one.delay:
+            warnings.warn(
+                f"{one!r} stands twice, and sends twice what is equal on all workers after the first time; "
+                "leave one out, or give them disjoint active ranges or selects",
+                CompositionWarning,
+                stacklevel=4,
+            )
 
 
 def _why_apart(moving: Sequence[RuleParts]) -> str | None:
