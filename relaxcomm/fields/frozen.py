@@ -7,6 +7,7 @@ from abc import ABC
 from collections.abc import Callable
 from dataclasses import MISSING, fields
 from functools import cached_property
+from inspect import get_annotations
 from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar, dataclass_transform
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -65,8 +66,10 @@ class Declared(ABC):
         for name, look in {} if "looks" in vars(cls) else cls.looks.items():
             owners = [one for one in cls.__mro__ if name in vars(one)]
             made = vars(owners[0])[name]
+            is_property = any(isinstance(vars(one)[name], property) for one in owners)
+            if is_property and not (hasattr(made, "__get__") or name in get_annotations(owners[0])):
+                made = property(lambda self, value=made: value)
             if (owners[0] is cls or not issubclass(owners[0], Declared)) and hasattr(made, "__get__"):
-                is_property = any(isinstance(vars(one)[name], property) for one in owners)
                 setattr(cls, name, looked_at(made, name, look, is_property=is_property))
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:

@@ -142,7 +142,7 @@ PHASES = [
 
 
 @pytest.mark.parametrize("phases", PHASES)
-@pytest.mark.parametrize("kind", [property, cached_property])
+@pytest.mark.parametrize("kind", [property, cached_property, lambda method: method(None)])
 def test_phases_are_compressors_in_order(kind, phases):
     made = returning(identity, phases=named("phases", kind, phases))
     with pytest.raises(PluginError, match=re.escape(f"phases of mine() is {str(phases)[:4]}")):
