@@ -115,24 +115,24 @@ class Peers:
         )
         return Missing("; ".join([_listed(ended), lost] if ended else [lost]), lost=bool(ended))
 
-    def heard(self) -> str:
-        """What is known of all the others."""
+    def heard(self, mine: Status) -> str:
+        """What is known of all the others, to one that is there."""
         words, trouble = dict.fromkeys(self._others, "says nothing"), ""
         try:
-            words |= {rank: status.words for rank, status in self._ask(self._read).items()}
+            words |= {rank: one.as_heard(mine) for rank, one in self._ask(self._read).items()}
         except (RuntimeError, TimeoutError) as error:
             trouble = f"; the store does not answer ({without_frames(error)})"
         words |= {rank: how for rank, where in self._processes.items() if (how := condition_of(where))}
         return _listed(words) + trouble
 
-    def cause(self, seconds: float) -> Missing:
+    def cause(self, mine: Status, seconds: float) -> Missing:
         """Why a connection broke: who has failed or ended, when that is known, or what all others say."""
         deadline = time.monotonic() + seconds
         while True:
             if known := self.missing(Status("asks", "")):
                 return known
             if time.monotonic() >= deadline:
-                return Missing(self.heard(), lost=True)
+                return Missing(self.heard(mine), lost=True)
             time.sleep(0.05)
 
     def close(self) -> None:

@@ -123,7 +123,7 @@ class Monitor:
         label = oldest.label
         age = time.monotonic() - oldest.since
         if age > waiting.seconds:
-            raise waiting.late(label)
+            raise waiting.late(label, waiting.waits(label, oldest.index))
         if age < _LOOK_SECONDS:
             return Missing()
         missing = waiting.missing(label, oldest.index)

@@ -7,6 +7,7 @@ from typing import Literal, TypeAlias
 
 State: TypeAlias = Literal["waits", "asks", "meets", "serves", "closed", "failed"]
 
+_GONE = ("closed", "failed")
 AS_MANY_STEPS = "every rank must take as many steps; batches may run out earlier inside engine.join()"
 
 
@@ -36,6 +37,11 @@ class Status:
         """From the store."""
         state, events, operations, words = text.split(" ", 3)
         return Status(state, words, int(events), int(operations))  # type: ignore[arg-type]  # what `encode` wrote
+
+    def as_heard(self, mine: Status) -> str:
+        """The words, said as old news where another has come farther: who does not wait long says nothing."""
+        is_old = self.events < mine.events or self.operations < mine.operations
+        return f"{self.words} (it said so earlier)" if is_old and self.state not in _GONE else self.words
 
     def closed_before(self, mine: Status) -> bool:
         """Whether a rank closed, and what another waits for is not on its way from it."""

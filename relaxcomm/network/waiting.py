@@ -86,7 +86,7 @@ class Waiting:
                 return
             except RuntimeError as error:
                 if _has_failed(work):
-                    raise self.broke(at, error) from error
+                    raise self.broke(at, error, mine) from error
             if not announced:
                 self.peers.announce(mine)
             missing, announced = self.peers.missing(mine), True
@@ -94,7 +94,7 @@ class Waiting:
                 raise self.failure(at, missing)
             noticed, slice_seconds = missing, _SHORT_SLICE_SECONDS if missing else _SLICE_SECONDS
             if left <= 0:
-                raise self.late(at)
+                raise self.late(at, mine)
 
     def wait_for(self, work: Any, label: Label, index: int | None) -> None:
         """Wait for the operation that was issued as number `index`, or for a service where that is None."""
@@ -106,7 +106,7 @@ class Waiting:
             except RuntimeError:
                 if work.is_completed() or (self._look_seconds < left and self.peers.is_over()):
                     break
-        self.wait(work, self._waits(label, index), label)
+        self.wait(work, self.waits(label, index), label)
 
     def wait_at_event(self, work: Any, state: State, event: str) -> None:
         """Wait for all ranks at an event."""
@@ -117,7 +117,7 @@ class Waiting:
         if work.is_completed():
             return True
         if time.monotonic() - since > self.seconds:
-            raise self.late(label)
+            raise self.late(label, self.waits(label, index))
         self.look_for_missing(label, index)
         return False
 
@@ -126,12 +126,12 @@ class Waiting:
         now = time.monotonic()
         if now - self._asked >= _SLICE_SECONDS:
             self._asked = now
-            if missing := self.peers.missing(self._waits(label, index), _SHORT_SLICE_SECONDS):
+            if missing := self.peers.missing(self.waits(label, index), _SHORT_SLICE_SECONDS):
                 raise self.failure(label, missing)
 
     def missing(self, label: Label, index: int) -> Missing:
         """Say that this rank waits for an operation, and look who will never come to it."""
-        mine = self._waits(label, index)
+        mine = self.waits(label, index)
         self.peers.announce(mine)
         return self.peers.missing(mine)
 
@@ -165,11 +165,11 @@ class Waiting:
 
         return check
 
-    def broke(self, at: object, error: RuntimeError) -> CommunicationError:
-        """What torch's error means for this rank."""
+    def broke(self, at: object, error: RuntimeError, mine: Status | None = None) -> CommunicationError:
+        """What torch's error means for this rank, which waited there."""
         if isinstance(error, RefusedError):
             return self.failure(at, Missing(f"an answer was refused and not used: {error}"))
-        cause = self.peers.cause(_GRACE_SECONDS)
+        cause = self.peers.cause(mine or self.status("asks", ""), _GRACE_SECONDS)
         return self.failure(at, replace(cause, words=f"{cause.words} ({without_frames(error)})"))
 
     def failure(self, at: object, cause: Missing) -> CommunicationError:
@@ -181,12 +181,13 @@ class Waiting:
         self.announce(f"failed: {kind.__name__}: {found}")
         return found
 
-    def _waits(self, label: Label, index: int | None) -> Status:
+    def waits(self, label: Label, index: int | None) -> Status:
+        """The status of this rank where it waits for an operation, or for a service."""
         return self.status("asks" if index is None else "waits", f"waits at {label}", index or 0)
 
-    def late(self, at: object) -> CommunicationError:
+    def late(self, at: object, mine: Status) -> CommunicationError:
         """The error of this rank when an operation has taken too long."""
-        said = f"not complete after {self.seconds:g} s ({self.limit}): {self.peers.heard()}"
+        said = f"not complete after {self.seconds:g} s ({self.limit}): {self.peers.heard(mine)}"
         if recorded := flight_recorder.dump(self._rendezvous.ranks[self._rendezvous.membership.rank]):
             said += f"; torch's Flight Recorder is in {recorded}"
         return self.failure(at, Missing(said, lost=True))

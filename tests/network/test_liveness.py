@@ -61,3 +61,14 @@ def test_nobody_has_ended_without_a_message_where_none_can_be_read(held):
     assert "; rank 2 has ended (process " in missing.words
     assert "the process that holds it has ended" in missing.words
     assert missing.words.endswith("what others said last cannot be read")
+
+
+def test_what_a_rank_said_before_others_went_on_is_told_as_old_news(held):
+    everyone = held[1]
+    everyone[1].meet([this_process()] * 3)
+    everyone[0].announce(Status("closed", "closed at step 2"))
+    everyone[2].announce(Status("waits", "waits at all_reduce in step 3", events=1, operations=3))
+    old = "rank 2 waits at all_reduce in step 3 (it said so earlier)"
+    assert everyone[1].heard(Status("waits", "", 1, 900)) == f"rank 0 closed at step 2; {old}"
+    for mine in (Status("waits", "", 1, 3), Status("asks", "", 0, 0)):
+        assert "earlier" not in everyone[1].heard(mine)
