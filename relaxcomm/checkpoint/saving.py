@@ -23,6 +23,7 @@ from relaxcomm.errors import (
     UsageError,
 )
 from relaxcomm.step.finite import held_error
+from relaxcomm.system.telling import tell
 
 _SPOILT = (
     "no checkpoint was saved, and the older ones are kept: start again, and the run goes on from the newest; "
@@ -217,6 +218,9 @@ def _load(engine: Engine, path: Path, others: Mapping[str, Stateful]) -> Path | 
         else:
             state = engine.carry_run_state_dicts(found.states, **others)
     engine.load_run_state_dict(state, **others)
+    if found.world_size != world.process.world_size and world.process.rank == 0:
+        saved, now = found.world_size, world.process.world_size
+        tell(f"{found.folder} was saved by {saved} workers; {now} go on, from the mean of their models")
     if found.damages and world.process.rank == 0:
         newer = "; ".join(found.damages)
         warnings.warn(f"{newer}: the run goes on from {found.folder}", CheckpointWarning, stacklevel=2)

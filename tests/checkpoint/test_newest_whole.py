@@ -68,12 +68,14 @@ def test_all_go_on_from_the_one_before(tmp_path, which, how):
         np.testing.assert_array_equal(parameters, saved_ones[1])
 
 
-def test_another_number_of_ranks_falls_back_too(tmp_path):
+def test_another_number_of_ranks_falls_back_too(tmp_path, capsys):
     in_process(saved, 3, tmp_path, 2)
     damage(tmp_path / "step-00000002" / "__2_0.distcp", "remove")
     with pytest.warns(CheckpointWarning, match="__2_0.distcp: No such file"):
         found = in_process(loaded, 2, tmp_path)
     assert {folder for folder, _ in found} == {tmp_path / "step-00000001"}
+    said = f"{tmp_path / 'step-00000001'} was saved by 3 workers; 2 go on, from the mean of their models\n"
+    assert capsys.readouterr().err.count(said) == 1
 
 
 def test_where_none_is_whole_each_is_told_of(tmp_path):
