@@ -24,6 +24,7 @@ from relaxcomm.replica.replica import Replica
 from relaxcomm.replica.sharding import held
 from relaxcomm.step.world import World
 from relaxcomm.system.random_states import export_random, restore_random
+from relaxcomm.system.torch_classes import derives_from
 
 
 class Stateful(Protocol):
@@ -118,11 +119,23 @@ def carried(
         if isinstance(one, CarriedStateful):
             held_by_all = [one.carry_state_dicts(held_by_all)] * len(states)
         elif isinstance(one, nn.Module):
+            _refuse_sums(name, one)
             held_by_all = with_means(held_by_all)
         for each, value in zip(kept, held_by_all, strict=True):
             each[name] = value
     shared = [{**state, "others": one} for state, one in zip(states, kept, strict=True)]
     return carry(shared, session.world.membership, algorithm, session.replica)
+
+
+def _refuse_sums(name: str, module: nn.Module) -> None:
+    """Refuse metrics of torchmetrics', which add up what each worker has seen: of those there is no mean."""
+    metrics = [one for one in module.modules() if derives_from(type(one), "Metric", "torchmetrics")]
+    if any(one.state_dict() for one in metrics):
+        raise ConfigError(
+            f"{name!r} holds sums over what each worker has seen, as torchmetrics do, which a mean "
+            "would change for another number of workers; compute and reset it before the run is saved, and "
+            "leave it out, or give it a method carry_state_dicts(states)"
+        )
 
 
 def restore(session: Session, saved: Mapping[str, Any], others: Mapping[str, Stateful]) -> None:

@@ -291,6 +291,20 @@ def test_of_an_averaged_model_the_mean_is_taken():
             torch.testing.assert_close(value, sum(one[name] for one in kept) / 3, check_dtype=False)
 
 
+def test_a_metric_that_adds_up_has_no_mean():
+    torchmetrics = pytest.importorskip("torchmetrics")
+
+    def program(group, use):
+        run, seen = Run(group, "bsp"), torchmetrics.MetricCollection([torchmetrics.SumMetric()])
+        seen.persistent(True)
+        with run.engine:
+            return use(run, seen=seen)
+
+    states = simulate(lambda group: program(group, Run.export), 3)
+    with pytest.raises(ConfigError, match="'seen' holds sums over what each worker has seen"):
+        simulate(lambda group: program(group, lambda run, seen: run.load(states, seen=seen)), 2)
+
+
 class Queue(torch.nn.Module):
     """As long as its rank has made it."""
 
