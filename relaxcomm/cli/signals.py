@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import NoReturn
 
 import psutil
 from torch.distributed.elastic.multiprocessing import SignalException
 
 from relaxcomm.cli import fork_server
+from relaxcomm.system.telling import tell
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _SIGNALS = (signal.SIGINT, *_ENDING)
+_SILENT_SECONDS = 2.0  # until it is said what is waited for
+_PATIENCE = "interrupted; workers that ignore SIGTERM have 30 s to end, and another Ctrl-C ends them at once"
 
 
 @contextmanager
 def signals() -> Iterator[None]:
     """Let signals end what is under way, also before torch's launcher hears them, and put back what was."""
     before = {number: signal.getsignal(number) for number in _SIGNALS}
+    patience = threading.Timer(_SILENT_SECONDS, partial(tell, _PATIENCE))
+    patience.daemon = True
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        with suppress(RuntimeError):  # of a second one
+            patience.start()
+        raise KeyboardInterrupt
+
     try:  # from now on one may come
         for number in ending():
             signal.signal(number, raise_signal)
+        if before[signal.SIGINT] is signal.default_int_handler:
+            signal.signal(signal.SIGINT, interrupt)
         yield
     finally:
+        patience.cancel()
         for number, handler in before.items():
             signal.signal(number, handler)
 

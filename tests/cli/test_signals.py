@@ -143,6 +143,22 @@ def test_a_signal_that_comes_while_handlers_are_set_leaves_none_of_them(monkeypa
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_what_an_interrupt_waits_for_is_told(monkeypatch, capsys):
+    """torch's launcher gives workers that ignore SIGTERM 30 s, in which nothing was said."""
+    monkeypatch.setattr(signals, "_SILENT_SECONDS", 0.05)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with signals.signals():
+            for _ in range(2):
+                with pytest.raises(KeyboardInterrupt):
+                    os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.5)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err.count("another Ctrl-C ends them at once") == 1
+
+
 def masked():
     return signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
