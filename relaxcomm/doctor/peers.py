@@ -42,7 +42,8 @@ def findings(local: Sequence[Finding], timeout_seconds: float) -> list[Finding]:
         if not interfaces.on_one_host() and any(map(interfaces.is_loopback, resolve(host))):
             remedy = "that is this host: start torchrun on rank 0's with --local-addr, its address for others"
         return [Finding("master", "problem", text, remedy)]
-    if not interfaces.is_told_by_others():
+    is_told = interfaces.is_told_by_others()
+    if not is_told:
         use_interface_of(address_towards(host))  # as attach() does
     try:
         store = within(
@@ -51,7 +52,9 @@ def findings(local: Sequence[Finding], timeout_seconds: float) -> list[Finding]:
         # Reaching all, measuring and parting have limits of their own; this one is for a host that vanishes.
         return within(
             3 * timeout_seconds + _GOODBYE_SECONDS,
-            lambda: _meet(store, rank, world_size, local, timeout_seconds, stays=hosts_store),
+            lambda: _meet(
+                store, rank, _report(local, is_told=is_told), world_size, timeout_seconds, stays=hosts_store
+            ),
         )
     except (RuntimeError, TimeoutError) as error:
         text = f"the store at {host}:{port} failed rank {rank}: {str(error).splitlines()[0]}"
@@ -71,13 +74,13 @@ def _store(host: str, port: int, *, hosts: bool, seconds: float) -> Any:
 
 
 def _meet(
-    store: Any, rank: int, world_size: int, local: Sequence[Finding], seconds: float, *, stays: bool
+    store: Any, rank: int, mine: Mapping[str, Any], world_size: int, seconds: float, *, stays: bool
 ) -> list[Finding]:
     """Report, hear the others, and measure if all are here; who hosts the store stays to the end."""
-    store.set(f"report/{rank}", json.dumps(_report(local)))
+    store.set(f"report/{rank}", json.dumps(mine))
     reports = _wait_for(store, "report", range(world_size), seconds)
     master = next((one["master"] for one in reports.values() if one["master"]), _LOOPBACK)
-    if interfaces.is_told_by_others():
+    if not mine["master"]:
         use_interface_of(master)
     for one in reports.values():
         one["address"] = one["address"] or master
@@ -100,8 +103,8 @@ def _answers(host: str, port: int, timeout_seconds: float) -> bool:
     return True
 
 
-def _report(local: Sequence[Finding]) -> dict[str, Any]:
-    is_told = interfaces.is_told_by_others()
+def _report(local: Sequence[Finding], *, is_told: bool) -> dict[str, Any]:
+    """What the others hear: no address where they are the ones who know it."""
     return {
         "host": socket.gethostname(),
         "address": "" if is_told else interfaces.gloo_address()[1],

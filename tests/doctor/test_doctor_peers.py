@@ -47,7 +47,8 @@ def test_rank_0_whose_name_is_a_loopback_at_home_takes_the_address_that_others_t
     monkeypatch.setattr(peers.link_speed, "findings", lambda *_: [])
     store = dist.HashStore()
     store.set("report/1", json.dumps({**report("b", "10.0.0.4"), "master": "10.0.0.3"}))
-    meeting, *_ = peers._meet(store, 0, 2, (), 5.0, stays=False)
+    mine = peers._report((), is_told=interfaces.is_told_by_others())
+    meeting, *_ = peers._meet(store, 0, mine, 2, 5.0, stays=False)
     assert used == ["10.0.0.3"]
     assert (meeting.level, "(10.0.0.3), rank 1 on b (10.0.0.4)" in meeting.text) == ("ok", True)
     gloo = [(one.level, one.remedy) for one in interfaces.findings() if one.name == "gloo"]
