@@ -29,8 +29,8 @@ def check_quorum(settings: Config, world_size: int) -> None:
     """
     if settings.membership.quorum > world_size:
         raise ConfigError(
-            f"membership.quorum is {settings.membership.quorum}, but this run has {world_size} workers; give "
-            "a number of workers without which it should end, or start more"
+            f"membership.quorum is {settings.membership.quorum}, but this run has {world_size} worker"
+            f"{'s' * (world_size != 1)}; give a number of workers without which it should end, or start more"
         )
 
 

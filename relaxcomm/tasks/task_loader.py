@@ -146,6 +146,11 @@ def _checked(name: str, make: Callable[..., Task], options: Mapping[Any, Any]) -
         check = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(probe)
         check(seed=0, **{str(key): item for key, item in options.items()})
     except ValidationError as error:
+        if ("seed",) in (one["loc"] for one in error.errors()):
+            raise ConfigError(
+                f"task {shown(name)} takes no seed, as what makes a task does; write a function such as "
+                "def make(seed: int, epochs: int = 5) -> relaxcomm.tasks.Task"
+            ) from None
         raise refusal(error, f"task {shown(name)}", make) from None
     except PydanticUserError as error:
         raise ConfigError(f"task {shown(name)}: its signature cannot be checked: {error.message}") from None

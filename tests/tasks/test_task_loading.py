@@ -89,7 +89,7 @@ def test_own_task_in_the_current_directory(own_module, value):
         ("no_such_module:make", "no module 'no_such_module'"),
         ("jobs_of_mine.nowhere:make", "no module 'jobs_of_mine.nowhere'"),
         ("jobs_of_mine.job:mak", "no function 'mak'; did you mean 'make'"),
-        ("math:sqrt", "'math:sqrt' has no parameter 'seed'; it takes: x"),
+        ("math:sqrt", "'math:sqrt' takes no seed, as what makes a task does; write a function"),
         ("jobs_of_mine.broken:make", "cannot be imported: ZeroDivisionError"),
         ("jobs_of_mine.skipped:make", "cannot be imported: Skipped"),
         ("jobs_of_mine.needy:make", "needs what is not installed.*a_module_that_nobody_has"),
