@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from relaxcomm.replica.sharding import like
+from relaxcomm.system.torch_classes import derives_from
 from relaxcomm.tensors.items import local
 from relaxcomm.tensors.memory_order import laid_out_like
 
@@ -19,6 +21,8 @@ def lay_out_as_parameters(optimizer: Optimizer) -> list[tuple[Tensor, Tensor, Te
     Returns: parameters, their gradients, and the copies in whose place they are put back after the step.
     """
     replaced = []
+    # Of a first step that a GradScaler skips, torch 2.13 leaves whatever was in memory as the momentum.
+    may_skip = getattr(optimizer, "found_inf", None) is not None and derives_from(type(optimizer), "SGD")
     for group in optimizer.param_groups:
         for parameter in group["params"] if group.get("fused") else ():
             if parameter.grad is None:
@@ -31,6 +35,10 @@ def lay_out_as_parameters(optimizer: Optimizer) -> list[tuple[Tensor, Tensor, Te
                 kept = optimizer.state.get(parameter, {})
                 tensors = {name: value for name, value in kept.items() if isinstance(value, Tensor)}
                 kept.update({name: _laid_out(parameter, value) for name, value in tensors.items()})
+            if may_skip and group["momentum"] and not group["dampening"]:  # by which 0 begins as none does
+                kept = optimizer.state[parameter]
+                if kept.get("momentum_buffer") is None:
+                    kept["momentum_buffer"] = torch.zeros_like(parameter.grad)
     return replaced
 
 

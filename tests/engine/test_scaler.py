@@ -123,6 +123,13 @@ def test_an_overflow_in_the_last_step_does_not_hang_close(network, algorithm, op
         np.testing.assert_array_equal(end, ends[0])
 
 
+def test_the_momentum_of_a_skipped_first_step_begins_at_zero(monkeypatch):
+    """torch's fused SGD keeps what it found in memory."""
+    monkeypatch.setattr(torch, "empty_like", lambda *of, **how: torch.full_like(*of, 7.0, **how))
+    results = in_process(run, 3, {"name": "local_sgd", "steps": 2}, "fused_sgd", False, 0, STEPS)
+    assert_equal(results, reference("local_sgd", "sgd", 2, STEPS, 0))
+
+
 @pytest.mark.parametrize("optimizer", ["sgd", "fused_sgd"])
 def test_no_overflow_at_all_equals_training_without_a_scaler(network, optimizer):
     results = network(run, 3, "bsp", optimizer, True, -1, STEPS)
