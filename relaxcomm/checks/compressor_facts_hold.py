@@ -26,7 +26,7 @@ _MORE = 5  # entries behind a tensor's own
 
 
 def scope_is_declared(compressor: Compressor) -> None:
-    """What lies outside its scope changes nothing."""
+    """What lies outside the declared scope, an entry or a tensor, changes nothing in how it is coded."""
     if compressor.facts.scope == "entry":
         _sees_only_the_entry(compressor)
         _sees_no_other_entry(compressor)

@@ -61,7 +61,7 @@ def inputs_are_declared(controller: Controller) -> None:
 
 
 def buckets_are_left(controller: Controller) -> None:
-    """What it is shown moves the model, and other controllers see it, too."""
+    """It leaves alone what it is shown: that moves the model, and other controllers see it, too."""
     seen, before = _needed(controller), _needed(controller)
     controller.observe(_seen_by(0, controller), seen)
     expect_left("seen.result", [seen.result], [before.result])

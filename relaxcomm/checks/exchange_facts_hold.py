@@ -44,7 +44,7 @@ _STEPS = 8  # in which each rank has had another as its partner
 
 
 def accepted_kinds_come_through(exchange: Exchange) -> None:
-    """The mean, or the maximum, of messages of each accepted kind."""
+    """Messages of every kind that it accepts come out as their mean, or as their largest entries."""
     size = size_of(exchange)
     for kind in exchange.facts.accepts:
         coder = CODERS.get(kind)
@@ -63,7 +63,7 @@ def accepted_kinds_come_through(exchange: Exchange) -> None:
 
 
 def taking_part_is_declared(exchange: Exchange) -> None:
-    """Without the last rank the others can go on, or not."""
+    """Without the last rank the others go on if each is declared to go on alone, and only then."""
     size = size_of(exchange)
     try:
         exchanged(exchange, size, absent={size - 1}, steps=_STEPS)
@@ -157,7 +157,7 @@ def division_is_declared(exchange: Exchange) -> None:
 
 
 def use_of_outer_is_declared(exchange: Exchange) -> None:
-    """Half as far by an outer that goes half as far, where its service applies it."""
+    """Where its service is declared to apply the outer optimizer, the model moves as far as that goes."""
     if exchange.facts.returns != "base":
         expect(not exchange.facts.applies_outer, "declares to apply the outer, but returns no base")
         return

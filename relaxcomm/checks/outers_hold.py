@@ -51,7 +51,7 @@ class _Trial:
 
 
 def base_is_declared(outer: Outer) -> None:
-    """Without a base it works, or not."""
+    """It works without a base if it declares to need none, and only then."""
     try:
         _Trial(outer).apply(drawn(1, _NUMEL), None)
         seen, works = "works", True
@@ -99,7 +99,7 @@ def direction_is_declared(outer: Outer) -> None:
 
 
 def rate_is_declared(outer: Outer) -> None:
-    """It asks for the learning rate, or not."""
+    """It asks for the learning rate if it declares to need it, and only then."""
     trial = _Trial(outer)
     trial.apply(drawn(1, _NUMEL), drawn(2, _NUMEL) if outer.facts.needs_base else None)
     declared = outer.facts.needs_learning_rate
@@ -123,7 +123,7 @@ def momentum_is_declared(outer: Outer) -> None:
 
 
 def measuring_is_declared(outer: Outer) -> None:
-    """It measures, or has nothing to measure with."""
+    """It measures results if it declares to, and only then."""
     try:
         result = drawn(1, _NUMEL)
         added(None, outer.measure(context(), bucket_of(result), result), "measure", outer)

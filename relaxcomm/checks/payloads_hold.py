@@ -16,7 +16,7 @@ from relaxcomm.roles.payload import read_as
 
 
 def reading_is_declared(payload: Payload) -> None:
-    """Where it is read, whether it is the model, how many entries it has, and of which type."""
+    """What is read is as declared: where, whether it is the model, how many entries, and of which type."""
     facts = payload.facts
     trial = PayloadTrial(payload).moved(0.5)
     there, one, other = trial.parameters, trial.read(3.0), PayloadTrial(payload).moved(0.5).read(-7.0)
@@ -48,7 +48,7 @@ def momentum_is_declared(payload: Payload) -> None:
 
 
 def move_is_declared(payload: Payload) -> None:
-    """It reads the same wherever the parameters and all that it keeps of them lie, or not."""
+    """If declared to be a move, it reads the same wherever the parameters and what it keeps of them lie."""
     near, far = (PayloadTrial(payload, value).moved(0.5).read(3.0) for value in (1.0, 2.0))
     found, declared = torch.equal(near, far), payload.facts.is_move
     how = "does not depend" if found else "depends"
@@ -56,7 +56,7 @@ def move_is_declared(payload: Payload) -> None:
 
 
 def base_is_declared(payload: Payload) -> None:
-    """It has a base, which goes along with the results, or none."""
+    """It has a base, which goes along with the results, if it declares one, and none otherwise."""
     trial = PayloadTrial(payload)
     before = trial.base()
     found = before is not None
@@ -69,7 +69,7 @@ def base_is_declared(payload: Payload) -> None:
 
 
 def writing_is_declared(payload: Payload) -> None:
-    """Whether a result moves the parameters, and whether a part of what they were stays."""
+    """A result moves the parameters as declared, and as much of what they were stays."""
     facts = payload.facts
     one, other = PayloadTrial(payload).moved(0.0), PayloadTrial(payload).moved(0.0)
     for trial, by in ((one, 0.25), (other, 0.75)):

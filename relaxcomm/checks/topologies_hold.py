@@ -89,7 +89,7 @@ def period_is_declared(topology: Topology) -> None:
 
 
 def change_is_declared(topology: Topology) -> None:
-    """Whether one step's graph or weights are not those of another."""
+    """Graphs and weights change from step to step only if that is declared."""
     found, told = False, ""
     for number in _trials(topology):
         first = _made(topology, number, 0)
@@ -102,7 +102,7 @@ def change_is_declared(topology: Topology) -> None:
 
 
 def pairs_and_groups_are_declared(topology: Topology) -> None:
-    """Whether all ranks are linked, and whether they are divided into groups that hold each once."""
+    """All ranks are linked, or are divided into groups that hold each once, as declared."""
     for number in _trials(topology):
         for step in _steps(topology, number) if topology.all_pairs else ():
             graph, pairs = topology.graph(number, step), permutations(range(number), 2)
