@@ -177,9 +177,10 @@ def telling_of_options(optimizers: Sequence[Optimizer], *, rank: int) -> Iterato
         differ = [(ours, saved) for ours, saved in pairs if ours != saved]
         if differ:
             (ours, saved), others = differ[0], len(differ) - 1
+            by_hand = "until the loop sets another, " if name == "lr" else ""
             tell(
-                f"the optimizer goes on with {name} {saved}, as it was saved, not with {ours}, as it was "
-                f"made here{f'; so do {others} other groups with theirs' if others else ''}"
+                f"the optimizer goes on with {name} {saved}, as it was saved, {by_hand}not with {ours}, as "
+                f"it was made here{f'; so do {others} other groups with theirs' if others else ''}"
             )
 
 

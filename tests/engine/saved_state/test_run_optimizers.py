@@ -264,4 +264,5 @@ def test_a_setting_that_is_another_here_is_told_of(tmp_path, capsys):
     made, into = (lambda parameters, lr=lr: CountingFromZero(parameters, lr) for lr in (0.1, 0.2))
     resumed(made, tmp_path, into=into)
     (told,) = (line for line in capsys.readouterr().err.splitlines() if "as it was saved" in line)
-    assert "lr 0.1, as it was saved, not with 0.2, as it was made here; so do 1 other groups" in told
+    assert "lr 0.1, as it was saved, until the loop sets another, not with 0.2, as it was made here" in told
+    assert told.endswith("; so do 1 other groups with theirs")
