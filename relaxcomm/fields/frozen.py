@@ -68,7 +68,7 @@ class Declared(ABC):
             made = vars(owners[0])[name]
             is_property = any(isinstance(vars(one)[name], property) for one in owners)
             if is_property and not (hasattr(made, "__get__") or name in get_annotations(owners[0])):
-                made = property(lambda self, value=made: value)
+                made = property(functools.partial(_given, made))
             if (owners[0] is cls or not issubclass(owners[0], Declared)) and hasattr(made, "__get__"):
                 setattr(cls, name, looked_at(made, name, look, is_property=is_property))
 
@@ -79,6 +79,11 @@ class Declared(ABC):
                 f"arguments; write @frozen above class {cls.__name__}"
             )
         return super().__new__(cls)
+
+
+def _given(value: Any, _: object) -> Any:
+    """What a class states in the place of a property."""
+    return value
 
 
 C = TypeVar("C", bound=type)
