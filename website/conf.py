@@ -4,6 +4,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from docutils import nodes
+
 _ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(_ROOT))
 
@@ -72,6 +74,13 @@ def _read(app: object, kind: str, name: str, target: object, options: object, li
     lines[:] = as_google("\n".join(lines)).splitlines()
 
 
+def _set_dashes(app: object, doctree: nodes.document) -> None:
+    """Between a parameter and what it means Sphinx counts on smart quotes, which leave hyphens here."""
+    for text in [one for one in doctree.findall(nodes.Text) if one == " -- "]:
+        text.parent.replace(text, nodes.Text(" \N{EN DASH} "))
+
+
 def setup(app: object) -> None:
     """Read docstrings in the house's form, before napoleon does."""
     app.connect("autodoc-process-docstring", _read, priority=400)
+    app.connect("doctree-read", _set_dashes)
