@@ -70,8 +70,9 @@ def test_those_that_meet_again_are_not(rules):
 
 @pytest.mark.parametrize("payload", [gradients(), parameters(), deltas()])
 def test_a_rule_that_stands_twice_is_warned_of(payload):
-    with pytest.warns(relaxcomm.CompositionWarning, match="stands twice, and sends twice"):
+    with pytest.warns(relaxcomm.CompositionWarning, match="stands twice, and sends twice") as told:
         Algorithm((mean(payload, 1), mean(parameters(), 8), mean(payload, 1)))
+    assert told[0].filename == __file__, "who composes is told where"
 
 
 def test_a_result_of_which_nothing_is_taken_is_refused():

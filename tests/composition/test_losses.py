@@ -17,8 +17,9 @@ def test_points_that_lose_a_part_are_warned_of():
         primitives.error_feedback(compressor=primitives.top_k(density=0.1)),
         primitives.parameters(),
     )
-    with pytest.warns(relaxcomm.CompositionWarning, match="the model loses it, too"):
+    with pytest.warns(relaxcomm.CompositionWarning, match="the model loses it, too") as told:
         relaxcomm.Rule(payload=points, compressor=lossy, exchange=primitives.all_gather())
+    assert told[0].filename == __file__, "who composes is told where"
     relaxcomm.Rule(payload=primitives.deltas(), compressor=lossy, exchange=primitives.all_gather())
     within = primitives.choco_gossip(gamma=0.4)
     relaxcomm.Rule(payload=points, compressor=lossy.compressor, exchange=within)

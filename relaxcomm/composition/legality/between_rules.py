@@ -118,7 +118,7 @@ def _warn_of_drift(rules: Sequence[RuleParts]) -> None:
             f"{reason}, so replicas part for good; use the payload parameters(), or add a rule that averages "
             "them now and then",
             CompositionWarning,
-            stacklevel=4,
+            stacklevel=6,
         )
 
 
@@ -131,7 +131,7 @@ def _warn_of_repetition(rules: Sequence[RuleParts]) -> None:
                 f"{one!r} stands twice, and sends twice what is equal on all workers after the first time; "
                 "leave one out, or give them disjoint active ranges or selects",
                 CompositionWarning,
-                stacklevel=4,
+                stacklevel=6,
             )
 
 

@@ -25,7 +25,7 @@ def warn_of_bias(rule: RuleParts) -> None:
             f"{rule.payload!r} are points, of which {rule.compressor!r} loses a part, and then the model "
             "loses it, too; use the payload deltas() with error_feedback, or the exchange choco_gossip",
             CompositionWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
     elif not rule.compressor.facts.unbiased and rule.compressor.facts.memory == "none":
         stays = rule.payload.facts.is_move and rule.payload.facts.keeps_local
@@ -33,7 +33,7 @@ def warn_of_bias(rule: RuleParts) -> None:
             f"{rule.compressor!r} loses a part of what it codes for good, so training may stall; "
             f"put it inside {'ef21' if stays else 'error_feedback'}",
             CompositionWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
 
 
@@ -49,5 +49,5 @@ def warn_of_repeats(rule: RuleParts) -> None:
             "adds that up in each exchange until it is sent, so one distance counts several times and "
             "training may diverge; put its inner compressor inside ef21",
             CompositionWarning,
-            stacklevel=5,
+            stacklevel=6,
         )
