@@ -26,7 +26,7 @@ from relaxcomm.step.plan import Task
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.step.world import World
 from relaxcomm.tensors.buckets import Bucket
-from relaxcomm.tensors.finiteness import is_finite
+from relaxcomm.tensors.finiteness import all_finite, is_finite
 
 Hook = Callable[[object, GradBucket], Future[Tensor]]
 
@@ -165,7 +165,7 @@ class _Averager:
                 self._launch(index, content)
         self._is_checked = True
         self._pipeline.finish()
-        good = self._is_good([transfer.result for transfer, _ in self._sent])
+        good = _is_good([transfer.result for transfer, _ in self._sent])
         for transfer, content in self._sent:
             result = transfer.apply(transfer.finalize(transfer.result))
             transfer.commit(good)
@@ -179,12 +179,6 @@ class _Averager:
         self._units.end_backward()
         self._waiting, self._sent = [], []
         self._step += 1
-
-    def _is_good(self, results: Sequence[Tensor]) -> bool | Tensor:
-        """Whether state may be kept: the same on all ranks, since they have the same results."""
-        if results[0].device.type == "cpu":
-            return all(is_finite(result) for result in results)
-        return torch.stack([result.isfinite().all() for result in results]).all()
 
     def _context(self, rule: Rule, task: Task | None = None, round: int = 0, samples: int = 1) -> Context:
         """What primitives may know in this backward."""
@@ -202,6 +196,13 @@ class _Averager:
             layout=None if task is None else task.bucket.layout,
             bucket_part=() if task is None else (task.bucket.index,),
         )
+
+
+def _is_good(results: Sequence[Tensor]) -> bool | Tensor:
+    """Whether state may be kept: the same on all ranks, since they have the same results."""
+    if results[0].device.type == "cpu":
+        return all(is_finite(result) for result in results)
+    return all_finite(results)
 
 
 def _no_rate(bucket: Bucket) -> float:

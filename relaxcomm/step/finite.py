@@ -10,7 +10,7 @@ from relaxcomm.errors import CommunicationError, NonFiniteError, some_of
 from relaxcomm.replica.replica import Replica
 from relaxcomm.step.world import World
 from relaxcomm.tensors.buckets import Bucket
-from relaxcomm.tensors.finiteness import is_finite
+from relaxcomm.tensors.finiteness import is_finite, which_finite
 
 NOT_FINITE = "not finite"
 """The label of what ranks ask each other about that."""
@@ -28,8 +28,8 @@ def spoilt(bucket: Bucket, flat: Tensor, kind: str = "") -> list[str]:
     flat = flat[: bucket.numel]
     if is_finite(flat):
         return []
-    views = zip(named(bucket, kind), bucket.views(flat), strict=True)
-    return [name for name, view in views if not is_finite(view)]
+    found = zip(named(bucket, kind), which_finite(bucket.views(flat)), strict=True)
+    return [name for name, good in found if not good]
 
 
 def named(bucket: Bucket, kind: str = "") -> list[str]:

@@ -14,7 +14,7 @@ from relaxcomm.step.bound import Bound
 from relaxcomm.step.finite import GRADIENT, NOT_FINITE, non_finite_error, spoilt
 from relaxcomm.step.gradient_transfers import GradientTransfers
 from relaxcomm.step.world import flag_of
-from relaxcomm.tensors.finiteness import finite_flags, is_finite
+from relaxcomm.tensors.finiteness import all_finite, is_finite
 
 Buckets: TypeAlias = Sequence[GradientTransfers]
 
@@ -98,6 +98,5 @@ class GradientFiniteness:
 
 def _are_finite(buckets: Buckets) -> Tensor:
     """Whether all that must be finite is, a scalar on the device."""
-    flags = [finite_flags(results) for bucket in buckets if (results := bucket.guarded_results())]
-    device = buckets[0].bucket.device
-    return torch.cat(flags).all() if flags else torch.ones((), dtype=torch.bool, device=device)
+    results = [result for bucket in buckets for result in bucket.guarded_results()]
+    return all_finite(results or [torch.empty(0, device=buckets[0].bucket.device)])

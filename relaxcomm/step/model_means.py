@@ -21,7 +21,7 @@ from relaxcomm.step.plan import TaskKey
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.step.world import tensor_of
 from relaxcomm.tensors.buckets import Bucket
-from relaxcomm.tensors.finiteness import is_finite
+from relaxcomm.tensors.finiteness import which_finite
 from relaxcomm.tensors.items import Item
 from relaxcomm.tensors.precision import wide
 
@@ -95,7 +95,8 @@ def _equal(bound: Bound) -> set[str]:
         return set()
     items = bound.replica.parameters
     left = set(differing(bound, items, EVALUATION))
-    return {item.name for item in items if item.name not in left and is_finite(item.tensor)}
+    are_finite = which_finite([item.tensor for item in items])
+    return {item.name for item, good in zip(items, are_finite, strict=True) if good} - left
 
 
 def mean_buckets(bound: Bound, without: Collection[str] = ()) -> list[Bucket]:

@@ -21,7 +21,7 @@ from relaxcomm.step.frozen_since import agree_on_rest
 from relaxcomm.step.plan import Task
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.step.world import flag_of
-from relaxcomm.tensors.finiteness import finite_flags, is_finite
+from relaxcomm.tensors.finiteness import all_finite, is_finite
 
 _ANOTHER = "another shard of its replica"
 
@@ -160,10 +160,7 @@ def _check_on_host(bound: Bound, sent: Sequence[Sent], made: Sequence[Transfer])
 
 def _decide_on_gpu(bound: Bound, sent: Sequence[Sent], made: Sequence[Transfer]) -> Tensor:
     """Whether all ranks have finite results, a scalar on the device; an error comes later if not."""
-    by_type: dict[torch.dtype, list[Tensor]] = {}
-    for transfer in made:
-        by_type.setdefault(transfer.result.dtype, []).append(transfer.result)
-    good = torch.cat([finite_flags(results) for results in by_type.values()]).all()
+    good = all_finite(transfer.result for transfer in made)
     for one in sent:
         if one.others is not None:
             good = good & (one.others.read() == 0).all()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -91,3 +91,36 @@ def finite_flags(tensors: Sequence[Tensor]) -> Tensor:
     for place, index in enumerate(looked_at):  # buffers that count, of which there are few
         flags[index] = found[place]
     return flags
+
+
+def which_finite(tensors: Sequence[Tensor]) -> list[bool]:
+    """Whether every entry of each tensor is finite; the host waits for a GPU once, however many they are.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.tensors.finiteness import which_finite
+        >>> which_finite([torch.ones(3), torch.tensor([1.0, float("nan")])])
+        [True, False]
+    """
+    if tensors and tensors[0].device.type == "cuda":
+        found: list[bool] = finite_flags(tensors).tolist()
+        return found
+    return [is_finite(tensor) for tensor in tensors]
+
+
+def all_finite(tensors: Iterable[Tensor]) -> Tensor:
+    """Whether every entry of all tensors is finite, a scalar of bool on their device; see `finite_flags`.
+
+    Args:
+        tensors: of any types, one or more.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.tensors.finiteness import all_finite
+        >>> all_finite([torch.ones(3), torch.ones(2).half()]), all_finite([torch.ones(3), torch.ones(2) / 0])
+        (tensor(True), tensor(False))
+    """
+    by_type: dict[torch.dtype, list[Tensor]] = {}
+    for tensor in tensors:
+        by_type.setdefault(tensor.dtype, []).append(tensor)
+    return torch.cat([finite_flags(same) for same in by_type.values()]).all()

@@ -132,6 +132,19 @@ def test_launches_do_not_grow_with_the_number_of_tensors(name):
     assert 0 < many < 1.2 * few
 
 
+def test_waits_of_an_evaluation_do_not_grow_with_the_number_of_tensors():
+    found = []
+    for layers in (2, 8):
+        with PretendGpu() as gpu:
+            model = Wide(layers).to("cuda")
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            with relaxcomm.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
+                gpu.work.clear()
+                with engine.averaged():
+                    found.append(len(gpu.work.waits))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("name", ["local_sgd", "d_psgd", "topk_sgd", "ef_signsgd"])
 def test_what_is_not_finite_is_left_out_and_is_an_error_two_steps_later(name):
     with PretendGpu() as gpu, pytest.raises(relaxcomm.NonFiniteError) as raised:

@@ -12,6 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 import relaxcomm
 from relaxcomm import primitives
 from relaxcomm.config import registry
+from relaxcomm.integrations.ddp import _is_good
+from relaxcomm.testing import PretendGpu
 from tests.engine.harness import on_gloo, values
 
 STEPS = 20
@@ -181,6 +183,17 @@ def test_a_scaler_is_followed():
     found = on_gloo(unscaled, 3)
     assert found[0][1] > 8.0
     np.testing.assert_array_equal(found[0][0], found[1][0])
+
+
+def test_a_gpu_is_asked_once_whether_the_averages_are_finite():
+    launches = []
+    for buckets in (2, 9):
+        with PretendGpu() as gpu:
+            results = [torch.ones(3, device="cuda") for _ in range(buckets)]
+            gpu.work.clear()
+            assert _is_good(results)
+        launches.append(gpu.work.launches)
+    assert launches[0] == launches[1]
 
 
 def shared(world):
