@@ -141,8 +141,8 @@ def mean_of_middle(values: Sequence[Tensor], trim: int) -> Tensor:
     out = buffer_pool.empty_like(values[0], wide(values[0].dtype))
     size = chunk_size(out, _CHUNK)
     for start in range(0, out.numel(), size):
-        rows = [value[start : start + size].to(out.dtype, copy=True) for value in values]
-        middle = _without_ends([row.masked_fill_(row.isnan(), torch.inf) for row in rows], trim)
+        rows = torch.stack([value[start : start + size] for value in values]).to(out.dtype)
+        middle = _without_ends(list(rows.masked_fill_(rows.isnan(), torch.inf)), trim)
         torch.mean(torch.stack(middle), dim=0, out=out[start : start + size])
     return out
 

@@ -27,6 +27,7 @@ from relaxcomm.primitives import (
     trimmed_mean,
 )
 from relaxcomm.primitives.exchanges.robust_mean import mean_of_middle
+from relaxcomm.testing import PretendGpu
 
 
 def drawn(rank, dtype=torch.float32):
@@ -64,6 +65,17 @@ def test_all_sizes_and_types(numel, dtype):
     assert found.dtype == torch.promote_types(dtype, torch.float32)
     expected = trimmed_in_numpy([row.double().numpy() for row in rows], 1)
     np.testing.assert_allclose(found.double().numpy(), expected, rtol=1e-6, atol=1e-6)
+
+
+def test_rows_are_read_at_once_on_a_gpu():
+    launches = []
+    for workers in (2, 8):
+        with PretendGpu() as gpu:
+            rows = torch.randn(workers, 5, device="cuda").unbind()
+            gpu.work.clear()
+            mean_of_middle(rows, 0)
+        launches.append(gpu.work.launches)
+    assert launches[0] == launches[1]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30])
