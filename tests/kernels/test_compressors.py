@@ -22,6 +22,7 @@ CODERS = {
     "gaussian_k": primitives.gaussian_k(density=0.05),
     "top_k": primitives.top_k(density=0.05),
     "dgc": primitives.dgc(density=0.05),
+    "adaptive_top_k": primitives.adaptive_top_k(),
     "quantize": primitives.quantize(bits=4, block_size=100),
     "stochastic": primitives.quantize(bits=8, rounding="stochastic"),
     "odd": primitives.quantize(bits=5, symmetric=True),
@@ -182,10 +183,10 @@ CHAINS = ("chain", "few")
 
 
 @pytest.mark.parametrize("name", CODERS)
-def test_operators_depend_neither_on_tensors_nor_on_workers_and_wait_for_nothing(name):
+def test_operators_depend_neither_on_tensors_nor_on_workers_and_wait_for_no_tensor(name):
     coder = CODERS[name]
     found = operators(coder, num_tensors=3, num_workers=2)
-    assert WAITS.isdisjoint(found)
+    assert sum(one in WAITS for one in found) == (name == "adaptive_top_k")  # for its density
     assert found == operators(coder, num_tensors=30, num_workers=2 if name in CHAINS else 7)
     assert len(found) < 400  # by far most of them draw words, which a kernel does in one
 

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.frozen import Share, Steps, frozen
+from relaxcomm.kernels.device_numbers import device_numbers
+from relaxcomm.kernels.message_sums import stacked
 from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.compressors.sparsifier import COUNT_BYTES, INDEX_BYTES, num_kept, pack_selected
 from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
@@ -89,17 +91,19 @@ class adaptive_top_k(Compressor):
         cx.record("density", density)
         k, half = (num_kept(one, tensor.numel()) for one in (density, max(self.least, density / 2)))
         sizes, chosen = torch.topk(tensor.abs(), k, sorted=True)  # NaN comes first
-        unit = sizes[:1].double().sum()  # the largest, so that no square leaves the range
-        squares = (sizes.double() / unit).square()
+        # The largest, so that no square leaves the range; as a row it makes what it divides float64, too.
+        unit = sizes[:1].sum(0, keepdim=True, dtype=torch.float64)
+        squares = (sizes / unit).square_()
         held = torch.stack([squares.sum(), squares[:half].sum()])
-        total = (tensor.double() / unit).square().sum()
+        total = (tensor / unit).square_().sum()
         gains = torch.where(unit == 0, 1.0, held / total).float()
         sent = pack_selected(tensor, chosen, k)
         parts = yield Several((sent, Dense(gains)))
-        means = torch.stack([weight * _read(message)[1] for weight, message in parts]).sum(0)
-        self._decide(state, density, means)
-        result = sum_sparse([(weight, _read(message)[0]) for weight, message in parts], tensor)
-        return result, sent if keep_sent else None
+        entries, gained = zip(*(_read(message) for _, message in parts), strict=True)
+        weights = device_numbers(tuple(weight for weight, _ in parts), torch.float32, tensor.device)
+        self._decide(state, density, (stacked(gained) * weights.view(-1, 1)).sum(0))
+        weighted = [(weight, one) for (weight, _), one in zip(parts, entries, strict=True)]
+        return sum_sparse(weighted, tensor), sent if keep_sent else None
 
     def _decide(self, state: State, density: float, gains: Tensor) -> None:
         """Double, halve or keep the density: the same on all ranks, which have read the same messages."""
