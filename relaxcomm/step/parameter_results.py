@@ -76,7 +76,7 @@ def look_at(bound: Bound, task: Task, tensor: Tensor) -> list[str] | PutIn:
         return []
     if bucket.device.type == "cuda" and exchange.facts.collective:
         return PutIn.of(named(bucket, task.rule.payload.words), bucket.views(tensor[: bucket.numel]))
-    found = _spoilt(task, tensor) or ([] if is_finite(tensor) else ["what is sent"])
+    found = [] if is_finite(tensor) else _spoilt(task, tensor) or ["what is sent"]
     if exchange.facts.collective:
         return found
     if bound.world.is_any_shard(bool(found), Label(bound.clock.step, NOT_FINITE)):

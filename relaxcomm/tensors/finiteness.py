@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -123,4 +124,4 @@ def all_finite(tensors: Iterable[Tensor]) -> Tensor:
     by_type: dict[torch.dtype, list[Tensor]] = {}
     for tensor in tensors:
         by_type.setdefault(tensor.dtype, []).append(tensor)
-    return torch.cat([finite_flags(same) for same in by_type.values()]).all()
+    return functools.reduce(torch.logical_and, (finite_flags(same).all() for same in by_type.values()))
