@@ -104,12 +104,13 @@ def put_residuals_back(slots: RuleState, held: HeldBack, trained: Tensor) -> Non
         coding[slot] = now
 
 
-def trained_flags(bucket: Bucket, gradients: Sequence[Tensor]) -> Tensor:
+def trained_flags(bucket: Bucket, gradients: Sequence[Tensor], ones: Tensor) -> Tensor:
     """Whether parameters are trained here: they are not frozen, or have a gradient other than zero; 1 or 0
-    each, on their device.
+    each, on their device. These are the ones that are given, `[len(bucket.items)]`, where none is frozen.
     """
-    flags = torch.ones(len(bucket.items), dtype=torch.float32, device=bucket.device)
-    for index in _frozen(bucket):
+    frozen = _frozen(bucket)
+    flags = ones.clone() if frozen else ones
+    for index in frozen:
         flags[index] = gradients[index].any()
     return flags
 

@@ -44,7 +44,7 @@ class GradientTransfers:
         self._names_ranks = bound.replica.scaler is None  # where NaN arose; a scaler skips such gradients
         self._on_gpu = bucket.device.type == "cuda"
         self._factor = None if bound.world.size == 1 else 1 / bound.world.size
-        self._all_trained = torch.ones(len(bucket.items), dtype=torch.float32, device=bucket.device)
+        self._all = torch.ones(len(bucket.items), dtype=torch.float32, device=bucket.device)
         self.late = LateGradients(bucket, self.buffer, bound)
         """The gradients that come in other steps."""
         self.begin(())
@@ -58,7 +58,7 @@ class GradientTransfers:
         self._is_finite: bool | None = None
         self.not_finite: list[str] = []
         self.put_in: PutIn | None = None
-        self.trained = self._all_trained
+        self.trained = self._all
         self.is_guarded = self.ran_apart = False
         self.buffer.expect_all()
         return self.fire(fired) or bool(self.late.due())
@@ -85,7 +85,7 @@ class GradientTransfers:
             return False
         self.buffer.collect(self._factor if firing.divided else None, missing)
         if not firing.carries_flags:
-            self.trained = trained_flags(self.bucket, self.buffer.views)
+            self.trained = trained_flags(self.bucket, self.buffer.views, self._all)
         # The exchange overwrites it, so later nobody could say on which rank it arose.
         found = []
         if self._names_ranks and firing.guarded:
@@ -109,7 +109,7 @@ class GradientTransfers:
 
     def used_here(self) -> Tensor:
         """Which parameters have a gradient here, 1 or 0 each; the buffer's own flags may be on their way."""
-        return flag_used(torch.empty_like(self._all_trained), self.buffer.unused)
+        return flag_used(torch.empty_like(self._all), self.buffer.unused) if self.buffer.unused else self._all
 
     def settle_frozen(self, trained: Tensor) -> None:
         """Move nothing that no rank trains, and keep what is left to send of it.

@@ -21,7 +21,8 @@ def ask(bound: Bound, buckets: Sequence[GradientTransfers]) -> Answer | None:
     """Ask which parameters any rank has used or trains, unless messages say it; it goes beside them."""
     if all(bucket.firing.carries_flags and not bucket.awaits_first for bucket in buckets):
         return None
-    flags = torch.cat([one.used_here() + _TRAINED * one.trained for one in buckets])
+    used = torch.cat([one.used_here() for one in buckets])
+    flags = used.add(torch.cat([one.trained for one in buckets]), alpha=_TRAINED)
     # On a GPU only who lacks a gradient waits for it.
     asked = bound.agreements.ask_where_it_lies(_USED, flags, bound.clock.step)
     bound.agreements.send(bound.clock.step)
@@ -38,11 +39,11 @@ def expose(bound: Bound, buckets: Sequence[GradientTransfers], asked: Answer | N
     """
     used: Sequence[Tensor] = [bucket.buffer.flags for bucket in buckets]
     if asked is not None:
-        answers = torch.split(asked.read(), [len(bucket.bucket.items) for bucket in buckets])
-        used = [answer.floor() for answer in answers]
-        for bucket, flags, answer in zip(buckets, used, answers, strict=True):
+        answer, sizes = asked.read(), [len(bucket.bucket.items) for bucket in buckets]
+        used = torch.split(answer.floor(), sizes)
+        for bucket, flags, trained in zip(buckets, used, torch.split(answer.frac(), sizes), strict=True):
             bucket.late.note_used(flags)
-            bucket.settle_frozen(answer.frac())
+            bucket.settle_frozen(trained)
     _expose(buckets, used)
     _expose_residuals(bound, buckets)
 

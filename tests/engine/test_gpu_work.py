@@ -15,7 +15,7 @@ import relaxcomm
 from relaxcomm.composition.exchange_cost import Speeds
 from relaxcomm.engine.switching import first_steps
 from relaxcomm.network import in_process
-from relaxcomm.step import optimizer_states
+from relaxcomm.step import optimizer_states, used_parameters
 from relaxcomm.testing import PretendGpu
 from tests.engine.harness import engine_state
 from tests.golden.cases import CASES, TOPOLOGIES, WITH_ADAM
@@ -130,6 +130,33 @@ def test_launches_do_not_grow_with_the_number_of_tensors(name):
 
     few, many = launched(2), launched(8)
     assert 0 < many < 1.2 * few
+
+
+def test_what_says_which_gradients_there_are_takes_no_launch_a_bucket(monkeypatch):
+    found = []
+
+    def counted(part):
+        def run(*given):
+            before = gpu.work.launches
+            result = part(*given)
+            found[-1] += gpu.work.launches - before
+            return result
+
+        return run
+
+    for part in ("ask", "expose"):
+        monkeypatch.setattr(used_parameters, part, counted(getattr(used_parameters, part)))
+    for layers in (2, 8):
+        found.append(0)
+        with PretendGpu() as gpu:
+            model = Wide(layers).to("cuda")
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            with relaxcomm.attach(model, optimizer, {"algorithm": "powersgd", "bucket_bytes": 300}):
+                for _ in range(3):
+                    model(torch.ones(4, 8, device="cuda")).square().mean().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+    assert 0 < found[0] == found[1]
 
 
 def test_waits_of_an_evaluation_do_not_grow_with_the_number_of_tensors():

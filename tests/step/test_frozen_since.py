@@ -287,8 +287,10 @@ def test_a_gradient_that_came_before_its_parameter_was_frozen_is_applied():
     items = [Item(name, nn.Parameter(torch.ones(2), requires_grad=name == "trained")) for name in NAMES]
     gradients = [torch.zeros(2), torch.zeros(2), torch.tensor([0.0, 3.0])]
     bucket = Bucket(0, items)
-    flags = trained_flags(bucket, gradients)
+    ones = torch.ones(3)
+    flags = trained_flags(bucket, gradients, ones)
     assert flags.tolist() == [1, 0, 1]
+    assert ones.all()
     results = [torch.ones(2) for _ in items]
     clear_frozen(bucket, results, flags)
     assert [one.tolist() for one in results] == [[1, 1], [0, 0], [1, 1]]
