@@ -127,11 +127,13 @@ def segment_of(
         # Most often one segment has them all, so others are looked for one by one.
         end = first + tl.minimum(start + ROWS * COLUMNS, numel)
         start += first
-        low = _segment_at(start, offsets_ptr, count, SEARCHES)
-        last = _segment_at(end - 1, offsets_ptr, count, SEARCHES)
-        own = low + place * 0
-        for segment in range(low + 1, last + 1):
-            own += (start + place >= tl.load(offsets_ptr + segment)).to(tl.int64)
+        segment = _segment_at(start, offsets_ptr, count, SEARCHES)
+        own = segment + place * 0
+        behind = tl.load(offsets_ptr + segment + 1)  # where the next begins; of the last, the end of all
+        while behind < end:
+            own += (start + place >= behind).to(tl.int64)
+            segment += 1
+            behind = tl.load(offsets_ptr + segment + 1)
         known = inside
     return own, known
 
