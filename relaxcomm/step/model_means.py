@@ -147,7 +147,8 @@ def finite(
     bound: Bound, found: list[tuple[Bucket, Tensor]], kind: str = "", so: str = UNCHANGED
 ) -> list[tuple[Bucket, Tensor]]:
     """Means that are the same on all ranks, if all are finite, of moments all that were so before."""
-    came = [name for bucket, mean in found for name in spoilt(bucket, mean, kind)]
+    is_good = all(which_finite([mean for _, mean in found]))  # for which a GPU is waited for once
+    came = [] if is_good else [name for bucket, mean in found for name in spoilt(bucket, mean, kind)]
     put_in = spoilt_in((bucket for bucket, _ in found), kind) if came else []
     is_spoilt = not set(came) <= set(put_in) if kind else bool(came)
     if bound.world.is_any_shard(is_spoilt, Label(bound.common_step, NOT_FINITE)):

@@ -159,13 +159,15 @@ def test_what_says_which_gradients_there_are_takes_no_launch_a_bucket(monkeypatc
     assert 0 < found[0] == found[1]
 
 
-def test_waits_of_an_evaluation_do_not_grow_with_the_number_of_tensors():
+@pytest.mark.parametrize("algorithm", ["bsp", {"name": "local_sgd", "steps": 2}], ids=["equal", "averaged"])
+def test_waits_of_an_evaluation_grow_neither_with_tensors_nor_with_buckets(algorithm):
     found = []
     for layers in (2, 8):
         with PretendGpu() as gpu:
             model = Wide(layers).to("cuda")
             optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-            with relaxcomm.attach(model, optimizer, {"algorithm": "bsp"}) as engine:
+            config = {"algorithm": algorithm, "bucket_bytes": 300}
+            with relaxcomm.attach(model, optimizer, config) as engine:
                 gpu.work.clear()
                 with engine.averaged():
                     found.append(len(gpu.work.waits))
