@@ -52,7 +52,7 @@ class Channel:
 
 
 class SentMessage:
-    """A send that keeps its memory, and its number."""
+    """A send that keeps its memory until it has gone out, and its number."""
 
     def __init__(self, works: Sequence[Any], memory: Sequence[Tensor], number: int) -> None:
         self._works, self._memory, self.number = works, memory, number
@@ -61,6 +61,7 @@ class SentMessage:
         """Until it has gone out."""
         for work in self._works:
             work.wait(limit)
+        self._works = self._memory = ()
 
 
 class Mailbox:

@@ -43,6 +43,8 @@ class StagedWork:
             self._sent.set_result(self._send())
         except Exception as error:  # handed to who waits
             self._sent.set_exception(error)
+        finally:
+            del self._send  # which holds the rows
 
     def wait(self, timeout: timedelta) -> None:
         """Wait at most `timeout` for the answers.

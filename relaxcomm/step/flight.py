@@ -32,15 +32,18 @@ def labelled(label: str, rule: Rule, running: Exchanging, numel: int) -> Program
 
     Raises: PluginError for something else.
     """
+    received: Received | None = None
     try:
-        operation = next(running)
-        while True:
-            if not isinstance(operation, OPERATIONS):
-                raise error(operation, "yield an operation, such as AllReduce", "run yielded", rule.exchange)
-            received = yield label, operation
-            operation = running.send(received)
+        while True:  # no operation is held here while it is on its way, nor what it sends
+            received = yield label, _checked(running.send(received), rule)
     except StopIteration as stop:
         return entries(stop.value, numel, "run", rule.exchange, rule.compressor)
+
+
+def _checked(operation: Operation, rule: Rule) -> Operation:
+    if not isinstance(operation, OPERATIONS):
+        raise error(operation, "yield an operation, such as AllReduce", "run yielded", rule.exchange)
+    return operation
 
 
 class Flight:

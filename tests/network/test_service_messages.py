@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import os
+import weakref
+from datetime import timedelta
 
 import pytest
 import torch
 
 from relaxcomm.errors import ForgeryError
-from relaxcomm.network.mailbox import REQUEST
+from relaxcomm.network.mailbox import REQUEST, SentMessage
 from relaxcomm.network.seal import Seal
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.service_messages import Arrivals, Header, RefusedError, Trailers, as_bytes
@@ -155,3 +157,22 @@ def test_an_object_that_is_not_signed_is_not_unpickled():
     assert first == second == [0, 1]
     assert zero == "what came from rank 1 at another test was not made with membership.secret"
     assert one == "what came from rank 0 at another test was not made with membership.secret"
+
+
+def test_a_message_has_its_memory_until_it_has_gone_out():
+    class Going:
+        is_out = False
+
+        def wait(self, limit):
+            if not self.is_out:
+                raise RuntimeError("not sent")
+
+    going, memory = Going(), torch.ones(4)
+    held, sent = weakref.ref(memory), SentMessage([going], [memory], 1)
+    del memory
+    with pytest.raises(RuntimeError, match="not sent"):
+        sent.wait(timedelta(0))
+    assert held() is not None
+    going.is_out = True
+    sent.wait()
+    assert held() is None

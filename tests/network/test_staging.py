@@ -84,6 +84,7 @@ def test_a_request_is_sent_when_its_rows_are_there_and_in_order():
     streams.is_there.set()
     work.wait(timedelta(seconds=20))
     assert work.is_completed()
+    assert not hasattr(work, "_send")  # nor the rows
     assert (sent, reply.tolist()) == ([[[0.0, 0.0]], [[1.0, 1.0]], [[2.0, 2.0]]], [[3.0, 3.0]])
     staging.end()
 

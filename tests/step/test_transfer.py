@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import copy
+import weakref
 from dataclasses import replace
 
 import pytest
 import torch
 
 from relaxcomm import Algorithm, Link, Rule, attach, simulate, trajectory
-from relaxcomm.plugin import Outer, frozen
+from relaxcomm.plugin import Context, Membership, Outer, frozen
 from relaxcomm.primitives import (
     all_reduce,
     average,
@@ -20,6 +21,7 @@ from relaxcomm.primitives import (
     parameters,
     sgd,
 )
+from relaxcomm.step.flight import labelled
 
 seen = []
 
@@ -132,3 +134,17 @@ class taking_turns(all_reduce):
 def test_an_exchange_may_send_nothing_in_a_round():
     rule = Rule(payload=parameters(), exchange=taking_turns())
     assert trajectory(rule, [[0.0, 2.0]] * 3).tolist() == [[1, 1], [1, 3], [3, 3]]
+
+
+def test_what_a_server_is_sent_is_not_held_until_it_answers():
+    rule, tensor = Rule(payload=parameters(), exchange=averaging_server()), torch.ones(4)
+    cx = Context(0, 0, Membership(0, 2), lambda bucket: 0.1)
+    program = labelled("pushed", rule, rule.exchange.run(cx, tensor, rule.compressor, {}), 4)
+    _, request = next(program)
+    sent, came = weakref.ref(request.tensor), request.reply
+    del request
+    assert sent() is None
+    came.zero_()
+    with pytest.raises(StopIteration):
+        program.send(came)
+    assert not tensor.any()

@@ -12,7 +12,6 @@ from torch import Tensor
 from relaxcomm.network.operations import Request
 from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.primitives.exchanges.all_reduce import all_reduce
-from relaxcomm.primitives.exchanges.message_rounds import received
 from relaxcomm.primitives.exchanges.sharded_exchange import ShardedExchange
 from relaxcomm.roles import Compressor, Context, ExchangeFacts, Exchanging, Stage, State
 from relaxcomm.tensors import buffer_pool
@@ -60,7 +59,8 @@ def pushed(
     cx: Context, tensor: Tensor, compressor: Compressor, state: State, numbers: tuple[int, int]
 ) -> Exchanging:
     """Push `tensor` (`[numel]`) to the shards and copy their values into it; their answers, a row each."""
-    replies = yield from received(make_request(cx, tensor, compressor, state, numbers))
+    replies = yield make_request(cx, tensor, compressor, state, numbers)  # which is not held until they come
+    assert isinstance(replies, Tensor), "answers are rows"
     kept = wide(tensor.dtype)
     for reply, (_, shard) in zip(replies, shards_of(tensor, len(replies)), strict=True):
         values = reply[HEADER_BYTES : HEADER_BYTES + kept.itemsize * shard.numel()].view(kept)
