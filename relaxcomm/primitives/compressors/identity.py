@@ -48,7 +48,7 @@ class identity(Compressor):
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         parts = yield Dense(tensor.clone() if keep_sent else tensor)  # an exchange may overwrite it
-        return sum_dense(parts), tensor if keep_sent else None
+        return (sum_dense(parts), tensor) if keep_sent else (sum_dense(parts, cx.out), None)
 
     def values(self, numel: int, element_bytes: int) -> tuple[int, int]:
         return numel, element_bytes

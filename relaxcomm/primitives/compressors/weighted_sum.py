@@ -35,15 +35,29 @@ _TOGETHER = (Sparse, BlockSparse, Coefficients)
 _EVEN = (Quantized, Signs)  # others may have levels of their own
 
 
-def sum_dense(parts: Parts) -> Tensor:
-    """The weighted sum of dense messages, at least float32; one part of weight 1 is returned as it is."""
+def sum_dense(parts: Parts, out: Tensor | None = None) -> Tensor:
+    """The weighted sum of dense messages, at least float32; one part of weight 1 is returned as it is.
+
+    Args:
+        parts: messages with their weights.
+        out: memory for it, which is used if it has the shape and the type; the first message may lie there.
+    """
     (weight, first), *others = parts
     if not others and weight == 1.0:
         return _dense(first)
-    total = _dense(first).to(wide(_dense(first).dtype)) * weight
+    values = _dense(first).to(wide(_dense(first).dtype))
+    if out is not None and ((out.shape, out.dtype) != (values.shape, values.dtype) or _lies_in(others, out)):
+        out = None
+    total = torch.mul(values, weight, out=out)
     for weight, message in others:
         total.add_(_dense(message), alpha=weight)
     return total
+
+
+def _lies_in(parts: Parts, memory: Tensor) -> bool:
+    """Whether a dense message lies in the memory of a tensor."""
+    used = (_dense(message).untyped_storage() for _, message in parts)
+    return memory.untyped_storage().data_ptr() in [one.data_ptr() for one in used]
 
 
 def _dense(message: Message) -> Tensor:

@@ -95,5 +95,5 @@ class gossip(OverGraph):
 
     def run(self, cx: Context, tensor: Tensor, compressor: Compressor, state: State) -> Exchanging:
         graph = self.graph(cx.topology)
-        result, _ = yield from coded(cx, tensor, compressor, state, partial(mixed, cx, graph))
+        result, _ = yield from coded(cx.at(out=tensor), tensor, compressor, state, partial(mixed, cx, graph))
         return result

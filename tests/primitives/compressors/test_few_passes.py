@@ -11,6 +11,7 @@ from torch import nn
 
 import relaxcomm
 from relaxcomm.kernels.dispatch import implementation, uses_numba
+from relaxcomm.network.transport import Membership
 from relaxcomm.primitives import (
     all_gather,
     chain,
@@ -20,6 +21,8 @@ from relaxcomm.primitives import (
     error_feedback,
     every,
     gaussian_k,
+    gossip,
+    identity,
     quantize,
     scatter_gather,
     top_k,
@@ -28,9 +31,10 @@ from relaxcomm.primitives.compressors import threshold_search
 from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.primitives.compressors.sparsifier import Sparsifier
 from relaxcomm.primitives.compressors.threshold_search import Magnitudes
-from relaxcomm.primitives.compressors.weighted_sum import sum_sparse
+from relaxcomm.primitives.compressors.weighted_sum import sum_dense, sum_sparse
 from relaxcomm.tensors.finiteness import is_finite, is_known_finite
-from relaxcomm.tensors.messages import Sparse
+from relaxcomm.tensors.messages import Dense, Sparse
+from relaxcomm.topology import ring
 from tests.kernels.host_kernels import needs_numba, on_host
 from tests.models import take_step
 from tests.primitives.compressors.test_sparsifiers import CHOOSING, bucket_of, context
@@ -291,3 +295,27 @@ def test_sums_by_ranges_take_any_order_and_count_twice_what_comes_twice():
     expected = torch.ones(NUMEL, dtype=torch.float64)
     expected.index_add_(0, indices[:used], values[:used].double(), alpha=-0.5)
     torch.testing.assert_close(total.double(), expected, rtol=0, atol=1e-6)
+
+
+def test_a_mixture_takes_the_memory_of_what_was_sent_unless_it_is_still_read():
+    sent, came = torch.tensor([1.0, 3.0]), torch.tensor([5.0, 9.0])
+    again = sum_dense([(0.25, Dense(sent)), (0.5, Dense(sent))], out=sent)
+    assert (again.tolist(), sent.tolist()) == ([0.75, 2.25], [1.0, 3.0])
+    found = sum_dense([(0.25, Dense(sent)), (0.5, Dense(came))], out=sent)
+    assert found.data_ptr() == sent.data_ptr()
+    assert (found.tolist(), came.tolist()) == ([2.75, 5.25], [5.0, 9.0])
+    short = torch.tensor([1.0, 3.0], dtype=torch.bfloat16)
+    assert sum_dense([(0.5, Dense(short))], out=short).dtype == torch.float32
+
+
+def test_gossip_needs_no_memory_for_its_result():
+    exchange, tensor = gossip(topology=ring()), torch.tensor([6.0, 3.0])
+    cx = replace(context(0), membership=Membership(0, 3), out=None)
+    running = exchange.run(cx, tensor, identity(), {})
+    came = {rank: one.view(torch.float32) for rank, one in next(running).receives.items()}
+    for one in came.values():
+        one.fill_(3.0)
+    with pytest.raises(StopIteration) as stop:
+        running.send({rank: one.view(torch.uint8) for rank, one in came.items()})
+    assert stop.value.value.data_ptr() == tensor.data_ptr()
+    assert tensor.tolist() == [4.0, 3.0]
