@@ -88,10 +88,12 @@ class Replica:
     def load_model(self, saved: Mapping[str, Any]) -> None:
         """Load what `held` has made of `model_state`, with these names and shapes."""
         self.reshard()
-        now, own = self.model_state(), sent_model.state(self.model)
+        own = sent_model.state(self.model)
+        beside = [item for item in self.parameters if item.name not in own]
+        now = own | sent_model.values(beside)
         sent = {name: like(now[name], value) for name, value in saved.items()}
         sent_model.load(self.model, {name: sent[name] for name in own})
-        sent_model.fill([item for item in self.parameters if item.name not in own], sent)
+        sent_model.fill(beside, sent)
         if self._is_sharded:
             self.trained.follow_shards()
 

@@ -164,3 +164,20 @@ def test_a_buffer_that_the_state_has_in_another_shape_has_not_grown():
     ours, theirs = Packed(1), Packed(0)
     sent_model.load(theirs, sent_model.state(ours))
     assert torch.equal(theirs.table, ours.table)
+
+
+def test_a_load_asks_a_model_for_its_state_as_seldom_as_can_be():
+    """Once for what it holds, and once for what goes back in place of that."""
+
+    class Counting(nn.Linear):
+        asked = 0
+
+        def state_dict(self, *args, **kwargs):
+            self.asked += 1
+            return super().state_dict(*args, **kwargs)
+
+    model = Counting(2, 2)
+    replica, saved = Replica(model, [], None, 1 << 20), {"weight": torch.ones(2, 2), "bias": torch.ones(2)}
+    replica.load_model(saved)
+    assert model.asked == 2
+    assert model.weight.tolist() == [[1.0, 1.0], [1.0, 1.0]]

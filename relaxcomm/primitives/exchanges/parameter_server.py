@@ -98,8 +98,9 @@ class ShardPlan:
         self.decoder = Decoder(compressor, known, shard_bucket(bucket, parts[rank], device=_HOST))
         self.kept = shard_bucket(bucket, parts[rank], wide(bucket.dtype), _HOST)
         width = max(compressor.layout_bytes(part, bucket.dtype.itemsize) for part in parts)
-        self.request = torch.empty(HEADER_BYTES + width, dtype=torch.uint8)
-        self.reply = torch.empty(_reply_bytes(sizes, bucket.dtype), dtype=torch.uint8)
+        # What they look like: memory of theirs would stay.
+        self.request = torch.empty(HEADER_BYTES + width, dtype=torch.uint8, device="meta")
+        self.reply = torch.empty(_reply_bytes(sizes, bucket.dtype), dtype=torch.uint8, device="meta")
 
     def first_values(self, bucket: Bucket) -> Tensor:
         """The parameters of this rank's part as they are now, on the CPU."""
@@ -109,9 +110,9 @@ class ShardPlan:
 
     def request_of(self, number: int) -> Request:
         """A request to all shards that pushes nothing, only a number."""
-        row = torch.zeros_like(self.request)
+        row = torch.zeros_like(self.request, device=_HOST)
         row[:HEADER_BYTES] = header(number, 0)
-        return Request(row.expand(self.world_size, -1), self.reply.expand(self.world_size, -1).clone())
+        return Request(row.expand(self.world_size, -1), _matrix(self.world_size, self.reply.numel()))
 
     def reply_of(self, number: int, values: Tensor) -> Tensor:
         """An answer: a number and the values of a shard, padded to the length that clients expect."""

@@ -146,3 +146,14 @@ def test_a_quorum_is_waited_for_ten_seconds_at_least():
     shard.time = 0.5
     shard.push(0, 1, 0.0)
     assert shard.service.due() == 10.5
+
+
+def test_what_messages_look_like_takes_no_memory():
+    bucket = Bucket(0, [Item("a", torch.zeros(NUMEL))])
+    cx = Context(step=0, start=0, membership=Membership(0, 2), learning_rate=lambda bucket: 0.1)
+    served = quorum_average().serve(cx, bucket, identity(), average())
+    assert served.request.is_meta
+    assert served.reply.is_meta
+    resting = quorum_average().meeting(cx, bucket, identity())
+    assert (resting.tensor[0].shape, resting.reply[0].shape) == (served.request.shape, served.reply.shape)
+    assert not resting.tensor.is_meta
