@@ -32,8 +32,7 @@ def add_difference(bucket: Bucket, flat: Tensor, other: Tensor) -> None:
     is_plain = bucket.is_dense and flat.dtype == bucket.dtype == torch.float32
     has_large = any(item.tensor.numel() >= _LARGE for item in bucket.items)
     if not (is_plain and has_large and uses_numba(flat)):
-        torch._foreach_sub_(bucket.views(other), bucket.tensors)
-        bucket.scatter(torch.sub(flat, other, out=other))
+        bucket.scatter(torch.sub(flat, bucket.subtract_from(other, out=other), out=other))
         return
     from relaxcomm.kernels.compiled import numba_late_moves
 

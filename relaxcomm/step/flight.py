@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Generator, Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -32,7 +32,7 @@ def labelled(label: str, rule: Rule, running: Exchanging, numel: int) -> Program
 
     Raises: PluginError for something else.
     """
-    received: Received | None = None
+    received: Any = None  # at first
     try:
         while True:  # no operation is held here while it is on its way, nor what it sends
             received = yield label, _checked(running.send(received), rule)

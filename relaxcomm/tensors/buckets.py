@@ -130,6 +130,9 @@ class Bucket:
                 stage, views = self._stage
                 torch._foreach_copy_(views, self._held)
                 return torch.sub(flat.to(self.dtype), stage, out=out)
+            if flat is out:
+                torch._foreach_sub_(self.views(out), self._held)
+                return out
             for view, tensor, result in zip(self.views(flat), self._held, self.views(out), strict=True):
                 torch.sub(view.to(self.dtype), tensor, out=result)
         return out

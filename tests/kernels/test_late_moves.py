@@ -5,6 +5,7 @@ import torch
 
 from relaxcomm.kernels.dispatch import has_numba, implementation
 from relaxcomm.kernels.late_moves import add_difference
+from relaxcomm.tensors import buckets
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
 
@@ -57,3 +58,13 @@ def test_tensors_that_have_been_arranged_anew_in_memory(name):
     with implementation(name):
         add_difference(bucket, flat, torch.zeros(bucket.numel))
     assert torch.equal(weight.detach(), flat.view(weight.shape))
+
+
+def test_small_tensors_are_looked_at_by_views_that_are_made_once(monkeypatch):
+    held = [torch.full((size,), 2.0) for size in (3, 1, 4)]
+    bucket = Bucket(0, [Item(str(number), one) for number, one in enumerate(held)])
+    flat, other = torch.full((8,), 5.0), torch.ones(8)
+    add_difference(bucket, flat, other.clone())
+    monkeypatch.setattr(buckets, "flat_views", None)
+    add_difference(bucket, flat, other)
+    assert all((one == 10).all() for one in held)
