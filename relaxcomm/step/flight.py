@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Generator, Iterable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from torch import Tensor
 
@@ -32,8 +32,8 @@ def labelled(label: str, rule: Rule, running: Exchanging, numel: int) -> Program
 
     Raises: PluginError for something else.
     """
-    received: Any = None  # at first
     try:
+        received = yield label, _checked(next(running), rule)
         while True:  # no operation is held here while it is on its way, nor what it sends
             received = yield label, _checked(running.send(received), rule)
     except StopIteration as stop:
