@@ -15,7 +15,7 @@ Carried: TypeAlias = Literal["equal", "mean", "share", "mean of shares", "sum", 
 "equal": ranks that are given the same results hold the same, so it is taken from one; those that should and
 do not are refused, and of those that are given different ones the mean is taken. "mean": all take the mean.
 "share": only the mean over the ranks counts, and stays, as with residuals; each takes the mean of some.
-"mean of shares": all hold the mean of the one "share" beside it, also when a rank is lost with its own.
+"mean of shares": all hold the mean of the "share" that is stated last before it, also when a rank is lost.
 "sum": only the sum counts, and stays. "part": each holds its rank's part of one tensor, which is put together
 and cut anew. "fresh": it is made anew for the parameters.
 """
@@ -28,22 +28,22 @@ Slots: TypeAlias = Mapping[str, Carried]
 
 
 def share_of(slots: Slots, mean: str) -> str:
-    """The slot whose mean over the ranks another one is.
+    """The slot whose mean over the ranks another one is: the share that is stated last before it.
 
-    Raises: PluginError unless there is just one.
+    Raises: PluginError if there is none.
 
     Example:
-        >>> share_of({"0.mine": "share", "0.mean": "mean of shares", "1.residual": "share"}, "0.mean")
+        >>> share_of({"0.mine": "share", "0.mean": "mean of shares", "0.residual": "share"}, "0.mean")
         '0.mine'
     """
-    owner = mean.rpartition(".")[0]
-    shares = [one for one, how in slots.items() if how == "share" and one.rpartition(".")[0] == owner]
-    if len(shares) != 1:
+    owner, before = mean.rpartition(".")[0], list(slots)[: list(slots).index(mean)]
+    shares = [one for one in before if slots[one] == "share" and one.rpartition(".")[0] == owner]
+    if not shares:
         raise PluginError(
-            f"the slot {mean!r} is declared as 'mean of shares', and beside it {shares} as 'share'; "
-            "declare just one"
+            f"the slot {mean!r} is declared as 'mean of shares', and none before it as 'share'; declare the "
+            "one whose mean it is just before it"
         )
-    return shares[0]
+    return shares[-1]
 
 
 def nested(index: int, slots: Mapping[str, T]) -> dict[str, T]:
