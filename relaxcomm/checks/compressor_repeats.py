@@ -11,9 +11,16 @@ from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, SEVERAL, drawn, n
 from relaxcomm.checks.conduct import expect_left, global_states, left_alone, slots_assigned
 from relaxcomm.checks.finding import Broken, expect
 from relaxcomm.checks.round_trip import context, encode_decode, ended, slots
+from relaxcomm.primitives.compressors.decode import as_dense
 from relaxcomm.roles import Coding, Compressor, is_buffer
 from relaxcomm.tensors.layout import Layout
+from relaxcomm.tensors.messages import Dense
 from relaxcomm.tensors.unshared import UnsharedState
+
+_LENT = (
+    (True, "an exchange sums up in a message's memory: take what was sent before the yield"),
+    (False, "what is decoded goes to cx.out, perhaps the tensor: take what you need of it before the yield"),
+)
 
 
 def expect_same_when_asked(compressor: Compressor, layout: Layout) -> None:
@@ -46,6 +53,38 @@ def _codes_alike(compressor: Compressor, layout: Layout, *asked: bool) -> bool:
         if len(found[0]) != len(found[1]) or not all(map(torch.equal, *found)):
             return False
     return True
+
+
+def expect_nothing_lent_is_kept(compressor: Compressor, layout: Layout) -> None:
+    """Exchanges write into messages, as a sum in place does, and what is decoded into `cx.out`."""
+    first = drawn(0, layout.numel)
+    for keep_sent, told in _LENT:
+        states = [slots(compressor, first, layout) for _ in range(2)]
+        for step in range(2):
+            cx, tensor = context(step=step, layout=layout), drawn(step, layout.numel)
+            alone = compressor.encode_decode(cx, tensor.clone(), states[0], keep_sent=keep_sent)
+            into = cx if keep_sent else cx.at(out=tensor)
+            lent = compressor.encode_decode(into, tensor, states[1], keep_sent=keep_sent)
+            expect(
+                all(map(torch.equal, _made(alone), _made(lent, writes=True))),
+                f"codes {named(layout)} to something else where {told}",
+            )
+
+
+def _made(coding: Coding, *, writes: bool = False) -> list[Tensor]:
+    """All messages, the result, and what was sent if that is told."""
+    made, message = [], next(coding)
+    while True:
+        made.append(message.pack().clone())
+        back = message
+        if writes and isinstance(message, Dense):
+            back = message.unpack(made[-1].clone())
+            message.tensor.fill_(1)
+        try:
+            message = coding.send([(1.0, back)])
+        except StopIteration as stop:
+            result, sent = stop.value
+            return [*made, result, *([] if sent is None else [as_dense(sent, result)])]
 
 
 def state_is_all(compressor: Compressor) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from relaxcomm.checks.compressor_repeats import expect_same_when_asked
+from relaxcomm.checks.compressor_repeats import expect_nothing_lent_is_kept, expect_same_when_asked
 from relaxcomm.checks.compressor_trials import (
     LAYOUTS,
     NUMEL,
@@ -58,6 +58,7 @@ def messages_are_declared(compressor: Compressor) -> None:
         exact = exact or (layout == LAYOUTS[0] and most == declared)  # they come to the most: others do, too
     for layout in layouts:
         expect_same_when_asked(compressor, layout)
+        expect_nothing_lent_is_kept(compressor, layout)
 
 
 def ranks_do_alike(compressor: Compressor) -> None:
