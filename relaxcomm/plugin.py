@@ -35,6 +35,11 @@ from relaxcomm.network.operations import (
 )
 from relaxcomm.network.transport import Membership as Membership
 from relaxcomm.primitives.compressors.decode import finish as finish
+from relaxcomm.primitives.compressors.memory import (
+    Memory as Memory,
+    inner_slots as inner_slots,
+    inner_state as inner_state,
+)
 from relaxcomm.primitives.exchanges.quorum_average import Quorum as Quorum
 from relaxcomm.primitives.exchanges.server import Staleness as Staleness
 from relaxcomm.roles import (

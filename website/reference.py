@@ -33,6 +33,7 @@ USERS = {
 }
 AUTHORS = {
     "Declaring": ("frozen", "finish"),
+    "Around a compressor": ("Memory", "inner_slots", "inner_state"),
     "Roles": (
         *("Trigger", "VotingTrigger", "Payload", "Compressor", "Exchange", "Outer", "Controller", "Planner"),
         "Partition",

@@ -3,12 +3,25 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from relaxcomm.plugin import AllReduce, Compressor, Dense, Exchange, Outer, Payload, Stage, finish, frozen
+from relaxcomm.plugin import (
+    AllReduce,
+    Compressor,
+    Dense,
+    Exchange,
+    Memory,
+    Outer,
+    Payload,
+    Stage,
+    finish,
+    frozen,
+    inner_slots,
+    inner_state,
+)
 from relaxcomm.primitives import (
     all_reduce,
     deltas,
@@ -17,10 +30,13 @@ from relaxcomm.primitives import (
     identity,
     norm_test,
     parameters,
+    random_k,
     sgd,
     signs,
     top_k,
 )
+from relaxcomm.primitives.compressors.decode import as_dense
+from relaxcomm.roles.carried import Slots
 from tests.checks.test_liars import found, liar, momentum_of_its_own
 
 SHARES = {"anchor": "equal", "mine": "share", "all": "mean of shares", "path": "equal"}
@@ -258,3 +274,64 @@ def test_what_each_tensor_has_of_a_mean_is_not_alike():
     assert "declare follows_results" in found(unsaid, "results")
     own = liar(leveled(), {}, seen=lambda self, result, tensor: tensor)
     assert "all ranks hold the same 'level', but they differ" in found(own, "carried")
+
+
+@frozen
+class econtrol(Memory):
+    """EControl's, whose own sums are two, of which the last one has a mean that all hold."""
+
+    compressor: Compressor
+    slots: ClassVar[Slots] = {"missed": "share", "estimate": "share", "mean": "mean of shares"}
+
+    @property
+    def facts(self):
+        return self.facts_around(self.slots, memory="lossless", follows_results=True)
+
+    def init(self, bucket):
+        return {**{slot: bucket.zeros() for slot in self.slots}, **inner_slots(self.compressor, bucket)}
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        missed = self.missed(tensor, state)
+        difference = (tensor - state["estimate"] + 0.3 * state["missed"]).to(tensor.dtype)
+        inner = inner_state(state, difference)
+        change, sent = yield from self.compressor.encode_decode(cx, difference, inner, keep_sent=True)
+        state["estimate"] = state["estimate"] + as_dense(sent, tensor)
+        state["mean"], state["missed"] = state["mean"] + change, missed() - state["estimate"]
+        return state["mean"].clone(), state["estimate"] if keep_sent else None
+
+    def missed(self, tensor, state):
+        made = state["missed"] + tensor
+        return lambda: made
+
+
+@frozen
+class sent_late(Compressor):
+    """Takes what it has sent from the memory of its message, after a sum may lie there."""
+
+    facts = identity.facts
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        message = Dense(tensor.clone())
+        parts = yield message
+        return sum(weight * part.tensor for weight, part in parts), message.tensor if keep_sent else None
+
+    def message_bytes(self, numel, element_bytes):
+        return numel * element_bytes
+
+
+@pytest.mark.parametrize("coder", [random_k(density=0.5), top_k(density=0.1)], ids=repr)
+def test_a_memory_of_several_sums(coder):
+    checks = ["messages", "memory", "state", "slots", "carried"]
+    assert {check: found(econtrol(coder), check) for check in checks} == dict.fromkeys(checks)
+    unordered = {"mean": "mean of shares", **econtrol(coder).facts.slots}
+    assert "declare the one whose mean it is just before it" in found(
+        liar(econtrol(coder), {"slots": unordered}), "carried"
+    )
+
+
+def test_what_exchanges_write_into_is_read_before():
+    assert "take what was sent before the yield" in found(sent_late(), "messages")
+    late = liar(
+        econtrol(top_k(density=0.1)), {}, missed=lambda self, tensor, state: lambda: state["missed"] + tensor
+    )
+    assert "perhaps the tensor: take what you need of it before the yield" in found(late, "messages")

@@ -23,7 +23,28 @@ _INNER = 0
 
 
 class Memory(Compressor):
-    """A compressor around one other: facts and slots of the inner one."""
+    """A compressor around one other, whose messages it makes of more than the tensor.
+
+    It has the other's facts and bytes, and beside slots of its own those of the other.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm import round_trip
+        >>> from relaxcomm.plugin import Compressor, Memory, frozen, inner_slots, inner_state
+        >>> from relaxcomm.primitives import identity
+        >>> @frozen
+        ... class changes(Memory):
+        ...     compressor: Compressor
+        ...     facts = property(lambda self: self.facts_around({"last": "fresh"}, unbiased=False))
+        ...     def init(self, bucket):
+        ...         return {"last": bucket.zeros(), **inner_slots(self.compressor, bucket)}
+        ...     def encode_decode(self, cx, tensor, state, *, keep_sent):
+        ...         changed, state["last"] = tensor - state["last"], tensor.clone()
+        ...         inner = inner_state(state, changed)
+        ...         return (yield from self.compressor.encode_decode(cx, changed, inner, keep_sent=keep_sent))
+        >>> round_trip(changes(identity()), [torch.tensor([1.0]), torch.tensor([3.0])])
+        [tensor([1.]), tensor([2.])]
+    """
 
     compressor: Compressor
 
@@ -65,10 +86,29 @@ def subtract(tensor: Tensor, sent: Tensor | Sparse) -> Tensor:
 
 
 def inner_slots(compressor: Compressor, bucket: Bucket) -> dict[str, Tensor]:
-    """The slots of a compressor, to stand among those of what codes with it."""
+    """The slots of a compressor, to stand among those of what codes with it.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import Bucket, Item, inner_slots
+        >>> from relaxcomm.primitives import random_k
+        >>> inner_slots(random_k(density=0.5), Bucket(0, [Item("weight", torch.ones(4))]))
+        {'0.unit': tensor(0)}
+    """
     return nested(_INNER, compressor.init(bucket))
 
 
 def inner_state(state: State, lent: Tensor) -> State:
-    """The slots that `inner_slots` has made, for a call that is lent memory to code."""
+    """The slots that `inner_slots` has made, for a call that is lent memory to code.
+
+    Args:
+        state: of what codes with the compressor.
+        lent: the tensor that the compressor is given.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.plugin import inner_state
+        >>> dict(inner_state({"own": torch.ones(1), "0.unit": torch.tensor(0)}, torch.ones(4)))
+        {'unit': tensor(0)}
+    """
     return UnsharedState(NestedState(state, _INNER), lent)
