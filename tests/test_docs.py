@@ -97,10 +97,13 @@ def test_python_runs(page, elsewhere, capsys):
 @pytest.mark.parametrize(
     ("page", "name"),
     [
-        *(("docs/write/compressor.md", name) for name in ("in_parts", "k_largest", "five_levels")),
+        *(
+            ("docs/write/compressor.md", name)
+            for name in ("in_parts", "k_largest", "five_levels", "econtrol")
+        ),
         ("docs/write/payload.md", "clipped_gradients"),
         ("docs/write/trigger.md", "on_rising_loss"),
-        *(("docs/write/outer.md", name) for name in ("adagrad_steps", "clipped")),
+        *(("docs/write/outer.md", name) for name in ("adagrad_steps", "extrapolated", "deltas_and_norms")),
         *(("docs/write/controller.md", name) for name in ("when_due", "noise_period")),
         ("docs/write/exchange.md", "lean_on_copies"),
     ],

@@ -26,6 +26,8 @@ given, such as a result: of memory that is only lent a slot keeps a copy. A slot
 is a buffer of no meaning: it may be written into, and no checkpoint holds it. One that is called `residual`
 holds what is still to be sent; its norm is among the metrics."""
 
+_NOTHING = torch.empty(0)
+
 
 def is_buffer(slot: str) -> bool:
     """Whether a slot has no meaning, which its name says; slots of parts and inner ones are called `a.b`."""
@@ -62,6 +64,8 @@ class Context:
         decided: what the workers have voted for, if the rule's trigger votes and they have.
         layout: which tensors lie in what is exchanged, or None if that is not known.
         bucket_part: the bucket, and where its part begins: tells apart what is exchanged in one step.
+        extra: for an outer's `measure`, what has come of the entries that a payload sends behind those of the
+            bucket, `[extra_entries]`; none for all others.
         measured: what an outer's `measure` has found, `[k]` float64, added over all buckets of its rule.
         divided: whether what is exchanged is divided by the number of workers already.
         exact: the mean of equal values must be that value, as of parameters, so that float16 and bfloat16 are
@@ -101,6 +105,7 @@ class Context:
     decided: bool | None = None
     layout: Layout | None = None
     bucket_part: tuple[int, ...] = ()
+    extra: Tensor = _NOTHING
     measured: Tensor | None = None
     divided: bool = False
     exact: bool = False

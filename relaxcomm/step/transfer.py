@@ -180,7 +180,8 @@ class Transfer:
 
     def measure(self, finalized: Tensor) -> Tensor:
         """What the outer optimizer wants to know before anything is written."""
-        return self.task.rule.outer.measure(self._applied_in(), self.task.bucket, finalized)
+        cx, bucket = self._applied_in(), self.task.bucket
+        return self.task.rule.outer.measure(cx.at(extra=self.result[bucket.numel :]), bucket, finalized)
 
     def apply(
         self,

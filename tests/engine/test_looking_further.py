@@ -41,7 +41,7 @@ LARGE, SMALL = 1 << 20, 64  # bytes of a bucket
 
 @frozen
 class clipped(Outer):
-    """The docs' example."""
+    """Deltas whose norm over the model is `norm` at most."""
 
     norm: Rate
 
@@ -94,6 +94,51 @@ def test_a_clip_by_the_models_norm_does_not_depend_on_the_size_of_buckets(delay)
         torch.testing.assert_close(torch.stack(one), torch.stack(other), rtol=0, atol=1e-6)
     if not delay:
         assert float((small[0][0][3] - start).norm()) == pytest.approx(0.05, rel=1e-4), "it was clipped"
+
+
+@frozen
+class deltas_and_norms(deltas):
+    """With each worker's squared norm behind those of a bucket."""
+
+    facts = replace(deltas().facts, extra_entries=1)
+
+    def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
+        moved = super().read(cx, bucket, state, bucket.empty())
+        return torch.cat([moved, moved.square().sum().view(1)])
+
+    def finalize(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
+        return result[:-1]
+
+
+@frozen
+class by_norms(Outer):
+    """FedExP's, without a bound: `p = anchor - mean ||d_n||^2 / ||d||^2 d`."""
+
+    facts: ClassVar[OuterFacts] = replace(sgd.facts, measures=True)
+
+    def measure(self, cx: Context, bucket: Bucket, result: Tensor) -> Tensor:
+        return torch.stack([cx.extra.double().sum(), result.double().square().sum()])
+
+    def apply(self, cx: Context, bucket: Bucket, state: State, result: Tensor, base: Tensor | None) -> Tensor:
+        each, mean = cx.measured
+        return base - (each / mean).to(result.dtype) * result
+
+
+def test_what_each_worker_says_of_itself_is_measured_over_all_buckets():
+    local = torch.stack(
+        [
+            one[0]
+            for one, _ in runs(Rule(trigger=every(steps=99), payload=parameters(), exchange=all_reduce()))
+        ]
+    )
+    start = nn.utils.parameters_to_vector(make_model().parameters()).detach()
+    moved = start - local
+    mean = moved.mean(0)
+    further = moved.square().sum(1).mean() / mean.square().sum()
+    rule = Rule(payload=deltas_and_norms(), exchange=all_reduce(), outer=by_norms())
+    for size in (SMALL, LARGE):
+        for one, _ in runs(rule, bucket_bytes=size):
+            torch.testing.assert_close(one[0], start - further * mean, rtol=1e-5, atol=1e-6)
 
 
 def test_every_rule_measures_what_it_covers():
