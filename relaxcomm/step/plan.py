@@ -72,7 +72,7 @@ class Task:
     def carries_flags(self) -> bool:
         """Whether entries behind the bucket's own come through; a server knows the bucket alone."""
         exchange = self.rule.exchange.facts
-        adds_up = exchange.collective and exchange.returns != "robust mean"  # which leaves a lone flag out
+        adds_up = exchange.collective and exchange.returns == "mean"  # a robust one leaves a lone flag out
         return self.rule.compressor.facts.scope == "entry" and adds_up and not self.keeps_residuals
 
     @cached_property

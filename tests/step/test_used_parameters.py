@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
-from relaxcomm import attach, simulate
+from relaxcomm import Algorithm, Rule, attach, simulate
+from relaxcomm.plugin import AllReduce, Exchange, Stage, frozen
+from relaxcomm.primitives import all_reduce, gradients
 from tests.engine.sharded import RANKS, shard
 from tests.ranks import run_ranks
 
@@ -197,3 +201,25 @@ def test_the_last_late_gradient_adds_to_the_own_of_a_step_that_sends_none(bucket
         return model.always[0].item(), model.later[0].item()
 
     assert simulate(rank, 3) == [(-20.0, -4.0)] * 3
+
+
+@frozen
+class directions(Exchange):
+    """That of each tensor's mean, which no flag behind them could pass."""
+
+    facts = replace(all_reduce.facts, returns="votes", takes_divided=False)
+
+    def run(self, cx, tensor, compressor, state):
+        mean = yield AllReduce(tensor.clone(), "mean")
+        layout = cx.layout_of(tensor.numel())
+        parts = mean.split([shape.numel() for shape in layout.shapes])
+        return torch.cat([nn.functional.normalize(part, dim=0) for part in parts])
+
+    def stages(self, world_size, topology):
+        return [Stage(AllReduce)]
+
+
+def test_an_exchange_that_makes_no_mean_gets_the_entries_of_a_bucket_alone():
+    algorithm = Algorithm((Rule(payload=gradients(), exchange=directions()),), name="directions")
+    for found in simulate(lambda group: trained(group, algorithm, users=(1,), steps=3), 3):
+        assert found == (pytest.approx(-(8**0.5)), pytest.approx(-3 * 8**0.5), True)
