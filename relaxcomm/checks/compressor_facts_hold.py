@@ -12,7 +12,7 @@ from torch import Tensor
 from relaxcomm.checks import compressor_memory, compressor_repeats, compressors_hold, slots_hold
 from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, SEVERAL, coded_beside, drawn, uneven
 from relaxcomm.checks.conduct import expect_from_start
-from relaxcomm.checks.finding import expect
+from relaxcomm.checks.finding import Broken, expect, told
 from relaxcomm.checks.round_trip import context, encode_decode, ended, slots
 from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.roles import Compressor
@@ -40,8 +40,14 @@ def _sees_only_the_entry(compressor: Compressor) -> None:
     def decoded(*parts: Tensor) -> Tensor:
         return encode_decode(compressor, torch.cat(parts), slots(compressor, tensor))[1]
 
-    alone, both, behind_others = decoded(tensor), decoded(tensor, more), decoded(10 * tensor, more)
     declares = "declares to look at the entry alone, but"
+    try:
+        alone, both, behind_others = decoded(tensor), decoded(tensor, more), decoded(10 * tensor, more)
+    except Exception as error:  # a plug-in may raise anything
+        raise Broken(
+            f"{declares} with others behind those of its bucket raises {told(error)}; what keeps slots as "
+            "long as a bucket declares scope='tensor' at least"
+        ) from error
     expect(torch.equal(both[:NUMEL], alone), f"{declares} entries behind it change what comes out")
     expect(torch.equal(both[NUMEL:], behind_others[NUMEL:]), f"{declares} those before it change it")
     expect(torch.equal(both[NUMEL:].sign(), more.sign()), f"{declares} what is behind a bucket's is lost")

@@ -88,13 +88,14 @@ def rounds_are_declared(exchange: Exchange) -> None:
 
 
 def returns_are_declared(exchange: Exchange) -> None:
-    """Votes are of size 1, a base is where the parameters were, and a mean of zeros is zero."""
+    """Votes are as large whatever is put in, a base is where the parameters were, a mean of zeros is zero."""
     size, zeros = size_of(exchange), torch.zeros(NUMEL)
     if exchange.facts.returns == "votes":
-        results = [one.result for one in exchanged(exchange, size)]
-        expect(
-            all(bool((one.abs() == 1).all()) for one in results), "declares votes, but returns other numbers"
+        small, large = (
+            exchanged(exchange, size, put_in=lambda rank, by=by: by * drawn(rank)) for by in (1, 1024)
         )
+        same = all(torch.allclose(a.result, b.result, atol=1e-5) for a, b in zip(small, large, strict=True))
+        expect(same, "declares votes, but of 1024 times as large tensors it returns others")
         return
     if exchange.facts.follows_parameters:
         return

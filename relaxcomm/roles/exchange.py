@@ -61,7 +61,8 @@ class ExchangeFacts:
         same_result: every rank ends with the same tensor.
         several_rounds: all ranks see the result of a message, so that another can follow it.
         returns: a "mean" of what was put in, a "robust mean" that a worker's entries cannot move beyond what
-            others have put in, the "votes" of the workers, or the payload's new "base".
+            others have put in, "votes" or other directions, which are as large whatever was put in, or the
+            payload's new "base".
         topology: it exchanges with all ranks, over a "complete" graph; over the configured "graph", or in its
             "groups".
         needs_fixed_graph: what neighbours have sent is kept, so they must stay the same.

@@ -38,6 +38,7 @@ from relaxcomm.primitives import (
 from relaxcomm.primitives.compressors.decode import as_dense
 from relaxcomm.roles.carried import Slots
 from tests.checks.test_liars import found, liar, momentum_of_its_own
+from tests.step.test_used_parameters import directions
 
 SHARES = {"anchor": "equal", "mine": "share", "all": "mean of shares", "path": "equal"}
 
@@ -156,6 +157,7 @@ class partial_mean(Exchange):
         (tracked_gradients(), ["reading", "momentum", "gradient scale", "slots", "carried"]),
         (adam_of_momentum(), ["momentum", "direction", "ranks", "slots", "carried"]),
         (partial_mean(), ["memory", "results", "traffic", "slots"]),
+        (directions(), ["returns", "traffic", "slots"]),
     ],
     ids=lambda one: type(one).__name__,
 )
@@ -327,6 +329,11 @@ def test_a_memory_of_several_sums(coder):
     assert "declare the one whose mean it is just before it" in found(
         liar(econtrol(coder), {"slots": unordered}), "carried"
     )
+
+
+def test_slots_as_long_as_a_bucket_look_at_more_than_an_entry():
+    narrow = liar(error_feedback(compressor=identity()), {"scope": "entry"})
+    assert "declares scope='tensor' at least" in found(narrow, "scope")
 
 
 def test_what_exchanges_write_into_is_read_before():
