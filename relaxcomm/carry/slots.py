@@ -48,8 +48,18 @@ def grown(value: Tensor, how: Carried | None, *, before: int, now: int) -> Tenso
         value: of the slot.
         how: what becomes of it.
         before, now: number of ranks.
+
+    Example:
+        >>> grown(torch.tensor([3, -100], dtype=torch.int8), "share", before=2, now=3)
+        tensor([   4, -128], dtype=torch.int8)
     """
-    return value * (now / before) if how == "share" and now > before else value
+    if how != "share" or now <= before:
+        return value
+    made = value * (now / before)
+    if made.dtype == value.dtype:
+        return made
+    whole = torch.iinfo(value.dtype)  # such as residuals of 8 bits
+    return made.round().clamp(whole.min, whole.max).to(value.dtype)
 
 
 @dataclass(frozen=True)
