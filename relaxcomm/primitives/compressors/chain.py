@@ -87,8 +87,8 @@ class chain(Compressor):
         for one in self.compressors[:-1]:
             if one.values(1, 1) is None:
                 raise CompositionError(
-                    f"chain cannot code the values of {one!r} further; let it come last, or write the "
-                    "parts of a chain into one list"
+                    f"chain cannot code the values of {one!r} further, as its values() counts none; let it "
+                    "come last, or write the parts of a chain into one list"
                 )
         for one in self.compressors:
             if one.facts.memory != "none" or one.facts.rounds != 1 or MAXIMUM in one.facts.kinds:
