@@ -92,7 +92,8 @@ def returns_are_declared(exchange: Exchange) -> None:
     size, zeros = size_of(exchange), torch.zeros(NUMEL)
     if exchange.facts.returns == "votes":
         small, large = (
-            exchanged(exchange, size, put_in=lambda rank, by=by: by * drawn(rank)) for by in (1, 1024)
+            exchanged(exchange, size),
+            exchanged(exchange, size, put_in=lambda rank: 1024 * drawn(rank)),
         )
         same = all(torch.allclose(a.result, b.result, atol=1e-5) for a, b in zip(small, large, strict=True))
         expect(same, "declares votes, but of 1024 times as large tensors it returns others")
