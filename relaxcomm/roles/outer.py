@@ -82,7 +82,7 @@ class Outer(Primitive):
         """
 
     def measure(self, cx: Context, bucket: Bucket, result: Tensor) -> Tensor:
-        """A few numbers of a bucket's result, or of `cx.extra`, `[k]`; `apply` finds their sum in `cx.measured`.
+        """A few numbers of a bucket, `[k]`, such as of `cx.extra`; `apply` finds their sum in `cx.measured`.
 
         They are added over all buckets of the rule in float64, once an exchange and before the first `apply`.
         Where the exchange gives all ranks the same result the sum is the same on all ranks.

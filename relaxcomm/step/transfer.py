@@ -241,8 +241,7 @@ class Transfer:
         """What the result takes the place of."""
         if self.snapshot is not None:
             return self.snapshot
-        out = self.task.bucket.temporary()
-        facts = self.task.rule.payload.facts
+        out, facts = self.task.bucket.temporary(), self.task.rule.payload.facts
         is_there = facts.moves_model or facts.site == "backward"
         return self.task.bucket.gather(out) if is_there else self.read(out)
 
