@@ -73,7 +73,7 @@ class LateGradients:
     def note_used(self, used: Tensor) -> None:
         """Which parameters any rank has used in this step, for what left in it."""
         for late in self._flying:
-            if late.used is None and not late.task.carries_flags:
+            if late.sent == self._bound.clock.step and not late.task.carries_flags:
                 late.used = used
 
     def forget_sent_now(self) -> None:
