@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from relaxcomm import UsageError
-from tests.engine.harness import World, simulated_workers, values
+from tests.engine.harness import World, in_process, simulated_workers, values
 from tests.models import CASES, take_step, trainable
 
 BATCHES = (4, 7, 9)
@@ -106,10 +106,10 @@ PHASES = {
 }
 
 
-def with_phases(world: World, batches: tuple[int, ...]):
+def uneven(world: World, config, batches: tuple[int, ...]):
     case = CASES["toy"]
     model, optimizer = trainable("toy", "plain", seed=world.rank)
-    with world.attach(model, optimizer, PHASES) as engine:
+    with world.attach(model, optimizer, config) as engine:
         with engine.join():
             for step in range(batches[world.rank]):
                 take_step(case.local_loss(model, step, world.rank), optimizer)
@@ -139,9 +139,32 @@ def test_a_switch_inside_it_is_followed_by_who_has_run_out(network, batches):
         if step < 6 and step % 2:
             workers.parameters = workers.parameters.mean(axis=0)
     longest = batches.index(max(batches))
-    for end, name, steps in network(with_phases, 3, batches):
+    for end, name, steps in network(uneven, 3, PHASES, batches):
         assert (name, steps) == ("bsp" if max(batches) >= 6 else "local_sgd", max(batches))
         np.testing.assert_allclose(end, workers.parameters[longest], rtol=1e-9, atol=1e-9)
+
+
+LATE = {"payload": "parameters", "exchange": "all_reduce", "trigger": {"every": {"steps": 4}}, "delay": 3}
+
+
+@pytest.mark.filterwarnings("ignore:.*replicas part for good")
+@pytest.mark.parametrize("batches", [(3, 5, 12), (3, 5, 9)], ids=["in time", "too late"])
+def test_a_rule_that_ends_is_followed_to_its_last_result(batches):
+    """Its averages are those after steps 3 and 7, applied before steps 6 and 10 end, or with join()."""
+    workers, moves = simulated_workers(3, "plain"), {}
+    for step in range(max(batches)):
+        active = np.array([[step < count] for count in batches])
+        gradients = np.where(active, workers.gradients(step), 0.0)
+        workers.parameters = held = workers.parameters + moves.pop(step, 0.0)
+        workers.update(gradients)
+        workers.parameters = np.where(active, workers.parameters, held)
+        if step in (3, 7):
+            moves[step + 3] = workers.parameters.mean(axis=0) - workers.parameters
+    expected = workers.parameters + moves.pop(10, 0.0)
+    config = {"algorithm": {"rules": [LATE | {"active": [0, 8]}]}}
+    for end, _, steps in in_process(uneven, 3, config, batches):
+        assert steps == max(batches)
+        np.testing.assert_allclose(end, expected[2], rtol=1e-9, atol=1e-9)
 
 
 def enter(context):

@@ -37,7 +37,7 @@ def follow(loop: Loop, schedule: AlgorithmSchedule) -> None:
 
 
 def _follow_step(loop: Loop, schedule: AlgorithmSchedule) -> bool:
-    """One step of the others' clock; False when nobody trains any more."""
+    """One step of the others' clock; False when nobody trains any more, or needs this rank to."""
     while schedule.is_due():
         if not loop.step.inputs.agree(trains=False):
             return False
@@ -46,7 +46,7 @@ def _follow_step(loop: Loop, schedule: AlgorithmSchedule) -> bool:
     if not step.shadow():
         return False
     if not step.inputs.is_anything_ahead() and not schedule.is_ahead():
-        return step.inputs.agree(trains=False)
+        return False  # the others come to the end each in a step of its own
     step.tick()
     return True
 
