@@ -109,7 +109,7 @@ class Step:
         if fired:
             self.inputs.take_part(lambda: True)
             self.exchange_parameters(fired)
-        if self._drift is not None and self._drift.is_due():
+        if self._drift is not None and self.inputs.all_train and self._drift.is_due():
             self._drift.check(self.bound.plan.equal_after(fired))
         self.tick()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.errors import UsageError
 from relaxcomm.step.backward import Backward
@@ -38,6 +40,7 @@ class UnevenInputs:
         self._bound, self._backward, self._parameters = bound, backward, parameters
         self.are_uneven = False
         """Whether this rank is inside join()."""
+        self._all_trained = -1  # the last step in which all have said that they train
 
     @property
     def active(self) -> bool:
@@ -76,6 +79,16 @@ class UnevenInputs:
             rule.active[1] is None or rule.active[1] > step for rule in self._bound.algorithm.rules
         )
 
+    @property
+    def all_train(self) -> bool:
+        """Whether all ranks make this step, so that they may do something more together."""
+        return not self.active or self._all_trained == self._bound.clock.step
+
     def agree(self, *, trains: bool) -> bool:
         """Whether any rank trains."""
-        return self._bound.agreements.any(trains, "join", self._bound.clock.step)
+        step = self._bound.clock.step
+        told = torch.tensor([trains, not trains], dtype=torch.float32)
+        some_train, some_do_not = self._bound.agreements.decide("join", told, step).tolist()
+        if not some_do_not:
+            self._all_trained = step
+        return bool(some_train)

@@ -123,6 +123,31 @@ def test_each_parameter_is_compared_now_and_then(algorithm):
         assert all(after - before >= 4 for before, after in pairwise(steps))
 
 
+def uneven(world, algorithm, at):
+    """A parameter of rank 1 changes by itself in a step of uneven inputs, of which rank 0 has 6."""
+    model, optimizer = trainable("toy", "plain")
+    config = {"algorithm": algorithm, "drift_guard": {"every_steps": 2, "policy": "warn"}}
+    with world.attach(model, optimizer, config) as engine, engine.join():
+        for step in range(6 + 3 * world.rank):
+            with torch.no_grad():
+                model[2].weight[3, 3] += 1e-12 * ((step, world.rank) == (at, 1))
+            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
+    return values(model)
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", {"name": "local_sgd", "steps": 2}], ids=str)
+def test_inside_join_replicas_are_compared_as_long_as_all_train(network, algorithm):
+    """Who has no data left follows no comparison, and makes no optimizer's steps."""
+    first, *others = network(uneven, 3, algorithm, None)
+    for other in others:
+        np.testing.assert_array_equal(other, first)
+
+
+def test_inside_join_it_is_seen_too():
+    with pytest.warns(relaxcomm.DriftWarning, match="2.weight"):
+        in_process(uneven, 3, "bsp", 3)
+
+
 def warned(world, policy):
     with pytest.warns(relaxcomm.DriftWarning, match="2.weight"):
         return perturbed(world, "bsp", policy)[1]
