@@ -218,21 +218,25 @@ def test_ranks_that_ran_out_of_data_abstain(network, vote_delay):
 
 
 def alike(world, vote_delay):
-    """Exchanges in uneven inputs with gradients that never change, and after a step behind them."""
+    """Exchanges in uneven inputs with gradients that grow by their scale alone, and in a step behind them."""
     model, counts = torch.nn.Linear(4, 3), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=1)
     config = settings(threshold=0.1, window_steps=1, smoothing=0.2, vote_delay=vote_delay)
-    with world.attach(model, optimizer, config) as engine:
+    with world.attach(model, optimizer, config, scaler=scaler) as engine:
         for batches in (2 + 4 * (world.rank > 0), 1):
             with engine.join():
                 for _ in range(batches):
-                    take_step(model(torch.ones(1, 4)).sum(), optimizer)
+                    scaler.scale(model(torch.ones(1, 4)).sum()).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
+                    optimizer.zero_grad()
             counts.append(engine.statistics["synchronisations"])
     return counts
 
 
 @pytest.mark.parametrize(("vote_delay", "exchanges"), [(0, [1, 1]), (1, [2, 3])])
-def test_no_gradient_is_no_change_and_late_votes_begin_anew_behind_uneven_inputs(vote_delay, exchanges):
+def test_neither_no_data_nor_a_scale_is_a_change_and_late_votes_begin_anew_behind_join(vote_delay, exchanges):
     assert in_process(alike, 3, vote_delay) == [exchanges] * 3
 
 

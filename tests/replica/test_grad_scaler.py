@@ -138,8 +138,12 @@ def test_what_is_left_of_the_scale_is_known_without_a_wait():
         replica = Replica(model, optimizers, scaler, bucket_bytes=1 << 20)
         model(torch.ones(1, 3, device="cuda")).sum().backward()
         replica.scale.remember()
-        scaler.unscale_(optimizers[1])
-        gpu.work.clear()
-        left = replica.scale.left(Bucket(0, replica.parameters))
-        assert gpu.work.waits == []
-        assert left.tolist() == [1.0, 1.0, *[8.0] * 6]
+        bucket, found = Bucket(0, replica.parameters), []
+        for unscaled in (None, *reversed(optimizers)):
+            if unscaled is not None:
+                scaler.unscale_(unscaled)
+            gpu.work.clear()
+            found.append(replica.scale.left(bucket))
+            assert gpu.work.waits == []
+        everything, some, nothing = found
+        assert (everything.tolist(), some.tolist(), nothing) == (8.0, [1.0, 1.0, *[8.0] * 6], None)
