@@ -181,6 +181,7 @@ class Step:
 
     def shadow(self) -> bool:
         """Take part in all that the others exchange in this step; False when nobody trains any more."""
+        self.bound.flags.raise_if_bad(self.bound.clock.step)
         for is_due, follow in (
             (self.backward.meets, self._shadow_backward),
             (self.parameters.late.lands, self.parameters.late.apply_due),

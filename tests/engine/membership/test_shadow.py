@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import relaxcomm
-from relaxcomm import ConfigWarning
+from relaxcomm import ConfigWarning, NonFiniteError
 from relaxcomm.network import in_process as in_process_network
 from relaxcomm.testing import PretendGpu
 from tests.engine.harness import World, in_process, on_gloo, values
@@ -235,3 +235,25 @@ def test_counts_of_steps_stay_on_the_host(monkeypatch):
         first, *others = relaxcomm.simulate(train, 3)
     assert first[:2] == ("cpu", 3.0)
     assert all(other == first for other in others)
+
+
+def test_what_was_not_finite_on_a_gpu_is_an_error_of_who_follows_too(monkeypatch):
+    """It comes two steps late, and all ranks ask each other on which one it arose."""
+    monkeypatch.setattr(in_process_network, "tensors_of", lambda operation: [])
+
+    def train(group):
+        with gpu.in_thread():
+            model = torch.nn.Linear(4, 2).to("cuda")
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            world = World(group.rank(), 3, group)
+            with world.attach(model, optimizer, {"algorithm": "topk_sgd"}) as engine, engine.join():
+                for number in range((1, 9, 9)[world.rank]):
+                    factor = float("nan") if (number, world.rank) == (2, 2) else 1.0
+                    take_step(factor * model(torch.ones(2, 4, device="cuda")).square().mean(), optimizer)
+
+    def told(group):
+        with pytest.raises(NonFiniteError, match=r"step 2: NaN .* on rank 2"):
+            train(group)
+
+    with PretendGpu() as gpu:
+        relaxcomm.simulate(told, 3)
