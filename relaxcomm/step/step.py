@@ -73,13 +73,13 @@ class Step:
 
     def before_step(self) -> None:
         """The optimizers are about to step."""
-        self.bound.flags.raise_if_bad(self.bound.clock.step)
         self.bound.votes.leave_out(self.bound.clock.step)
         self.apply_due()
         self.parameters.before_step()
 
     def apply_due(self) -> None:
         """Apply late results that are due, also where a GradScaler has skipped the step."""
+        self.bound.flags.raise_if_bad(self.bound.clock.step)
         self.check_loaded()
         self.inputs.take_part(self.parameters.late.lands)
         self._exchanged = self.parameters.late.apply_due() or self._exchanged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import nullcontext
 from functools import partial
 
@@ -10,6 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+import relaxcomm
+from relaxcomm import NonFiniteError
+from relaxcomm.testing import PretendGpu
 from tests import references
 from tests.engine.harness import World, in_process, simulated_workers, values
 from tests.models import CASES
@@ -221,3 +225,31 @@ def test_a_layer_may_be_frozen_after_a_skipped_step(calls):
         assert steps == 6
         assert watched == (not calls)  # parts are followed only where the model is not called
         assert parameters == found[0][2]
+
+
+def test_on_a_gpu_who_skips_a_step_learns_in_it_of_what_was_not_finite_before(monkeypatch):
+    """As the others do just before theirs; they ask all ranks on which one it arose."""
+    monkeypatch.setattr("relaxcomm.network.in_process.tensors_of", lambda operation: [])
+
+    def train(group):
+        with gpu.in_thread():
+            model = nn.Linear(4, 2).to("cuda")
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            scaler = torch.amp.GradScaler("cuda", init_scale=8.0)
+            with World(group.rank(), 3, group).attach(
+                model, optimizer, {"algorithm": {"name": "local_sgd", "steps": 1}}, scaler=scaler
+            ):
+                for step in range(9):
+                    if (step, group.rank()) == (3, OVERFLOW_RANK):
+                        model.weight.data.fill_(math.nan)  # so that it skips all steps from here on
+                    scaler.scale(model(torch.ones(2, 4, device="cuda")).square().mean()).backward()
+                    scaler.step(optimizer)
+                    scaler.update()
+                    optimizer.zero_grad()
+
+    def told(group):
+        with pytest.raises(NonFiniteError, match=r"step 3: NaN .* in parameter weight on rank 1"):
+            train(group)
+
+    with PretendGpu() as gpu:
+        relaxcomm.simulate(told, 3)
