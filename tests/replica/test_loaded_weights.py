@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
+from dataclasses import replace
 
 import networkx as nx
 import pytest
@@ -11,8 +12,9 @@ import torch
 from torch import nn
 
 import relaxcomm
-from relaxcomm import CompositionWarning, UsageError
-from relaxcomm.primitives import parameters, push_sum
+from relaxcomm import Algorithm, CompositionWarning, Rule, UsageError
+from relaxcomm.plugin import Trigger, frozen
+from relaxcomm.primitives import all_reduce, deltas, every_step, parameters, push_sum
 from relaxcomm.replica.loaded_weights import LoadedWeights
 from tests.models import take_step
 
@@ -298,29 +300,64 @@ def test_a_mark_that_no_rule_waits_for_leaves_what_is_late_to_a_rank_that_evalua
     torch.testing.assert_close(with_one, without, rtol=0, atol=0)
 
 
-def round_of_clients(group, at=None, *, keeps=False):
-    """A round of two clients a worker, in which other weights are loaded, and perhaps put back."""
+@frozen
+class at_noon(Trigger):
+    facts = replace(every_step.facts, known="event", event="noon")
+
+    def fires(self, cx):
+        return cx.event == "noon"
+
+
+@frozen
+class moves_until_noon(deltas):
+    facts = replace(deltas().facts, event="noon")
+
+
+def loaded_after_a_mark(group):
+    """An exchange that the training loop tells of, then other weights, and then the next one."""
+    model, optimizer = make()
+    rule = Rule(trigger=at_noon(), payload=moves_until_noon(), exchange=all_reduce())
+    with relaxcomm.attach(model, optimizer, Algorithm((rule,)), process_group=group) as engine:
+        train(model, optimizer)
+        engine.mark("noon")
+        model.load_state_dict(other(model))
+        engine.mark("noon")
+
+
+def test_a_mark_takes_no_weights_that_were_loaded_for_progress():
+    with pytest.raises(Exception, match=r"has changed .* before step 1, and .* would take it for what"):
+        relaxcomm.simulate(loaded_after_a_mark, 2)
+
+
+def round_of_clients(group, at=None, *, keeps=False, ahead=False):
+    """A round of two clients a worker, in which other weights are loaded, and perhaps put back.
+
+    That is after a step, or ahead of it.
+    """
     model, optimizer = copy.deepcopy(GIVEN)
     settings = {"algorithm": {"name": "fedavg", "clients": 4}, "bucket_bytes": 70}
     with relaxcomm.attach(model, optimizer, settings, process_group=group) as engine:
         for step, _ in enumerate(engine.loader(range(32), batch_size=2)):
-            train(model, optimizer)
+            if not ahead:
+                train(model, optimizer)
             if step == at:
                 before = kept(model)
                 model.load_state_dict(other(model))
                 engine.mark("validated", loss=0.5)
                 if not keeps:
                     model.load_state_dict(before)
+            if ahead:
+                train(model, optimizer)
     return kept(model)
 
 
-@pytest.mark.parametrize("at", [0, 3, 7])
-def test_an_evaluation_just_before_a_client_ends_is_none_of_its_progress(at):
+@pytest.mark.parametrize(("at", "ahead"), [(0, False), (3, False), (7, False), (4, True)])
+def test_an_evaluation_beside_the_end_of_a_client_is_none_of_its_progress(at, ahead):
     without = relaxcomm.simulate(round_of_clients, 2)
-    with_one = relaxcomm.simulate(lambda group: round_of_clients(group, at), 2)
+    with_one = relaxcomm.simulate(lambda group: round_of_clients(group, at, ahead=ahead), 2)
     torch.testing.assert_close(with_one, without, rtol=0, atol=0)
-    with pytest.raises(Exception, match=r"has changed .* fedavg"):
-        relaxcomm.simulate(lambda group: round_of_clients(group, at, keeps=True), 2)
+    with pytest.raises(Exception, match=r"load_state_dict\(\) has changed .* fedavg, which moves"):
+        relaxcomm.simulate(lambda group: round_of_clients(group, at, keeps=True, ahead=ahead), 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -34,6 +34,13 @@ def test_gradients_are_changed(payload):
     assert trajectory(rule, [[1.0, 3.0]] * 2).tolist() == [[1.0, 1.0], [2.0, 2.0]]
 
 
+@pytest.mark.filterwarnings("ignore:.*replicas part for good")
+@pytest.mark.parametrize("payload", [pulled_gradients(), pulled_parameters()], ids=repr)
+def test_so_they_are_as_long_as_the_rule_is_active(payload):
+    rule = Rule(payload=payload, exchange=all_reduce(), active=(0, 1))
+    assert trajectory(rule, [[1.0, 3.0]] * 2).tolist() == [[1.0, 1.0], [2.0, 4.0]]
+
+
 @frozen
 class counted_deltas(deltas):
     facts = replace(deltas().facts, slots={"anchor": "equal", "steps": "equal"})
