@@ -100,6 +100,28 @@ def test_the_drift_guard_looks_for_nan():
         assert text.startswith(f"step {BAD_STEP}: NaN or infinity in parameter 2.bias"), text
 
 
+def given_up(world: World) -> bool:
+    """Whether what is left to send stays as it is where an exchange is given up."""
+    model, optimizer = trainable("toy", "plain")
+    with world.attach(model, optimizer, {"algorithm": {"name": "sparseloco", "steps": 2}}) as engine:
+        for step in range(STEPS):
+            CASES["toy"].local_loss(model, step, world.rank).backward()
+            if (step, world.rank) == (BAD_STEP, BAD_RANK):
+                spoil(model[2].bias)
+            before = engine._session.bound.state.export()["slots"]
+            try:
+                optimizer.step()
+            except relaxcomm.NonFiniteError:
+                torch.testing.assert_close(engine._session.bound.state.export()["slots"], before)
+                engine.close(average=False)
+                return True
+    return False
+
+
+def test_what_is_left_to_send_is_that_before_an_exchange_that_is_given_up():
+    assert in_process(given_up, 3) == [True] * 3
+
+
 OF_PARAMETERS = {
     "local_sgd": ({"name": "local_sgd", "steps": 4}, {}),
     "local_sgd, late": ({"name": "local_sgd", "steps": 4, "delay": 2}, {}),
