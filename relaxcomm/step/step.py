@@ -173,6 +173,7 @@ class Step:
         """Run the rules that wait for something that has happened."""
         if not (fired := self.parameters.waiting_for(event)):
             return  # weights may be there to be evaluated, which are put back
+        self.bound.flags.raise_if_bad()  # which others may have read in a step, of which they have made more
         self.check_loaded()
         if self.parameters.run(fired):
             self.bound.world.statistics.synchronised()

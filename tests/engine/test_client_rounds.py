@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import relaxcomm
+from relaxcomm.testing import PretendGpu
 from tests.models import take_step
 
 CLIENTS = {"algorithm": {"name": "fedavg", "clients": 2}}  # of 4 batches each, on one worker
@@ -142,3 +143,28 @@ def gradients_with_a_proximal_term(group, failing):
 def test_a_batch_after_a_step_that_failed_has_its_proximal_term():
     found = relaxcomm.simulate(lambda group: gradients_with_a_proximal_term(group, failing=1), 3)
     assert found == [[1.0, 0.5, 0.5]] * 3  # moved by -1 once, which pulls by -0.5
+
+
+def test_on_a_gpu_all_learn_before_the_next_round_of_what_was_not_finite(monkeypatch):
+    """Flags are read two steps late, and who plays fewer clients has made fewer steps."""
+    monkeypatch.setattr("relaxcomm.network.in_process.tensors_of", lambda operation: [])
+
+    def train(group):
+        with gpu.in_thread():
+            model = torch.nn.Linear(4, 2).to("cuda")
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+            settings = {"algorithm": {"name": "fedavg", "clients": 5}}
+            with relaxcomm.attach(model, optimizer, settings, process_group=group) as engine:
+                loader = engine.loader(torch.ones(20, 4), batch_size=4)
+                for round in range(5):
+                    for batch in loader:
+                        take_step(model(batch.to("cuda")).square().mean(), optimizer)
+                        if (round, group.rank()) == (1, 2):
+                            model.weight.data.fill_(torch.nan)
+
+    def told(group):
+        with pytest.raises(relaxcomm.NonFiniteError, match=r"NaN .* in parameter weight on rank 2"):
+            train(group)
+
+    with PretendGpu() as gpu:
+        relaxcomm.simulate(told, 3)
