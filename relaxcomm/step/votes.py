@@ -143,7 +143,7 @@ class Votes:
     def drain(self) -> None:
         """Wait for all votes, and forget them: the next steps exchange as the first ones do."""
         self._count_all()
-        self._answers, self._last = {}, None
+        self._answers = {}
 
     def abort(self) -> None:
         """Votes under way count no more; those of the step that is left may be cast again."""

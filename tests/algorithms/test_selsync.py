@@ -16,6 +16,7 @@ from tests import references
 from tests.engine.harness import (
     World,
     assert_histories_agree,
+    engine_state,
     in_process,
     on_gloo,
     saved_and_loaded,
@@ -100,6 +101,7 @@ def counted(world, threshold):
     with world.attach(model, optimizer, settings(threshold=threshold, window_steps=2)) as engine:
         for step in range(STEPS):
             take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
+        assert not engine_state(engine)["votes"]["answers"], "those of past steps are kept for nobody"
     return engine.statistics["lssr"], engine.statistics["synchronisations"]
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import relaxcomm
+from relaxcomm import Algorithm
 from relaxcomm.engine.membership import next_generation, survival
 from relaxcomm.engine.membership.standings import Standing, Standings
 from relaxcomm.errors import CommunicationError
@@ -14,6 +15,7 @@ from relaxcomm.monitoring.statistics import Statistics
 from relaxcomm.step.world import World as RanksNow
 from tests.engine.harness import World, in_process
 from tests.models import take_step
+from tests.step.test_controllers import RULE, later_and_later
 
 
 def after_a_forward(world: World, algorithm, *, parted: bool):
@@ -122,6 +124,34 @@ def test_one_that_joins_begins_with_the_mean_of_the_others(algorithm, others_tak
     assert torch.allclose(found[3], torch.stack(befores[:3]).mean(0), atol=1e-6)
     for before, now in zip(befores[:3], found, strict=False):
         assert torch.equal(now, found[3] if others_take_it else before)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [{"name": "selsync", "window_steps": 2}, Algorithm((RULE,), controllers=(later_and_later(),))],
+    ids=["votes", "values"],
+)
+def test_who_stays_goes_on_with_its_votes_values_and_rounds(algorithm):
+    """Or, where one has come farther, with the values and rounds of that."""
+    olds = in_process(trained, 3, algorithm)
+
+    def go_on(group):
+        transport, old = group.transport(), olds[group.rank()]
+        new = survival.rebound(old, RanksNow(transport, Statistics(transport.counters)))
+        for made in (old, new):
+            yield made.votes.export()["slots"], made.controllers.export(), dict(made.state.rounds)
+        if group.rank() == 1:
+            new.controllers.restore(dict.fromkeys(new.controllers.export(), 7))
+            new.state.rounds.update(dict.fromkeys(new.state.rounds, 5))
+        survival.send_shared(new, 1)
+        yield set(new.controllers.export().values()), set(new.state.rounds.values())
+
+    for (votes, values, rounds), kept, sent in relaxcomm.simulate(lambda group: [*go_on(group)], 2):
+        torch.testing.assert_close(kept[0], votes, rtol=0, atol=0)
+        assert kept[1:] == (values, rounds)
+        assert all(rounds.values())
+        assert values == {"due": 3} or any(slots["average"] for slots in votes)
+        assert sent == ({7} if values else set(), {5})
 
 
 def unkept(world: World, rule):
