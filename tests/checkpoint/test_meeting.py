@@ -30,3 +30,11 @@ def test_who_has_something_to_tell_then_is_told_so_too(tmp_path):
     meeting = Meeting(tmp_path / "some.partial" / "meeting", 0, 2, 60.0)
     with pytest.raises(CheckpointError, match=r"some\.partial was deleted meanwhile"):
         meeting.tell("content", b"")
+
+
+def test_who_gives_it_up_waits_no_more_for_a_rank_that_is_lost(tmp_path):
+    meeting = Meeting(tmp_path, 0, 2, 60.0)
+    meeting.tell("content", b"mine")
+    meeting.leave()
+    with pytest.raises(CheckpointError, match="it was given up"):
+        meeting.hear("content")

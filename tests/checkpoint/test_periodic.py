@@ -113,6 +113,7 @@ def test_every_so_many_steps(tmp_path):
     whole = in_process(train, 3, tmp_path, 15, settings)
     assert [one.manifest.step for one in checkpoints(tmp_path)] == [4, 8, 12]
     resumed = in_process(train, 3, tmp_path, 15, settings)  # the last three steps anew
+    assert [one.manifest.step for one in checkpoints(tmp_path)] == [4, 8, 12]
     for (expected, cost), (found, _) in zip(whole, resumed, strict=True):
         assert (found == expected).all()
         assert cost > 0

@@ -256,7 +256,8 @@ def test_where_one_rank_cannot_write_none_has_saved(tmp_path, monkeypatch, faili
         in_process(some_run, 2, tmp_path, 1)
     monkeypatch.undo()
     assert [one.name for one in tmp_path.iterdir()] == ["step-00000001"], "the disk stays full"
-    in_process(some_run, 2, tmp_path, 1)  # clears away what is left
+    (tmp_path / "step-00000001.0123abcd.partial").mkdir()  # of a run that was killed
+    in_process(some_run, 2, tmp_path, 1)
     assert not list(tmp_path.glob("*.partial"))
 
 
