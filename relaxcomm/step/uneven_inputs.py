@@ -40,7 +40,7 @@ class UnevenInputs:
         self._bound, self._backward, self._parameters = bound, backward, parameters
         self.are_uneven = False
         """Whether this rank is inside join()."""
-        self._all_trained = -1  # the last step in which all have said that they train
+        self._all_trained = -1  # the step in which all train, if they said so when asked last
 
     @property
     def active(self) -> bool:
@@ -89,6 +89,5 @@ class UnevenInputs:
         step = self._bound.clock.step
         told = torch.tensor([trains, not trains], dtype=torch.float32)
         some_train, some_do_not = self._bound.agreements.decide("join", told, step).tolist()
-        if not some_do_not:
-            self._all_trained = step
+        self._all_trained = -1 if some_do_not else step
         return bool(some_train)
