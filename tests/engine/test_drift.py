@@ -123,31 +123,6 @@ def test_each_parameter_is_compared_now_and_then(algorithm):
         assert all(after - before >= 4 for before, after in pairwise(steps))
 
 
-def uneven(world, algorithm, at):
-    """A parameter of rank 1 changes by itself in a step of uneven inputs, of which rank 0 has 6."""
-    model, optimizer = trainable("toy", "plain")
-    config = {"algorithm": algorithm, "drift_guard": {"every_steps": 2, "policy": "warn"}}
-    with world.attach(model, optimizer, config) as engine, engine.join():
-        for step in range(6 + 3 * world.rank):
-            with torch.no_grad():
-                model[2].weight[3, 3] += 1e-12 * ((step, world.rank) == (at, 1))
-            take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
-    return values(model)
-
-
-@pytest.mark.parametrize("algorithm", ["bsp", {"name": "local_sgd", "steps": 2}], ids=str)
-def test_inside_join_replicas_are_compared_as_long_as_all_train(network, algorithm):
-    """Who has no data left follows no comparison, and makes no optimizer's steps."""
-    first, *others = network(uneven, 3, algorithm, None)
-    for other in others:
-        np.testing.assert_array_equal(other, first)
-
-
-def test_inside_join_it_is_seen_too():
-    with pytest.warns(relaxcomm.DriftWarning, match="2.weight"):
-        in_process(uneven, 3, "bsp", 3)
-
-
 def warned(world, policy):
     with pytest.warns(relaxcomm.DriftWarning, match="2.weight"):
         return perturbed(world, "bsp", policy)[1]
@@ -185,6 +160,41 @@ def test_an_average_ends_a_drift_of_momentum(algorithm):
     first, *others = in_process(averaged_away, 3, algorithm)
     for other in others:
         np.testing.assert_array_equal(other, first)
+
+
+def joined(world, algorithm, at):
+    """Ranks with 4, 8 and 9 batches; rank 1's parameters change by themselves before its batch `at`."""
+    model, optimizer = trainable("toy", "plain")
+    config = {"algorithm": algorithm, "drift_guard": {"every_steps": 2}}
+    noticed = None
+    with world.attach(model, optimizer, config) as engine:
+        try:
+            for epoch in range(2):
+                with engine.join():
+                    for step in range((4, 8, 9)[world.rank]):
+                        if (epoch, step, world.rank) == (0, at, 1):
+                            with torch.no_grad():
+                                model[2].weight[3, 3] += 1e-12
+                        take_step(CASES["toy"].local_loss(model, step, world.rank), optimizer)
+        except relaxcomm.DriftError as error:
+            noticed = engine.step, "2.weight" in str(error)
+            engine.close(average=False)
+    return noticed, values(model)
+
+
+@pytest.mark.parametrize("algorithm", ["bsp", {"name": "local_sgd", "steps": 2}], ids=["bsp", "local_sgd"])
+def test_ranks_that_have_run_out_of_data_are_not_compared(network, algorithm):
+    """Their parameters are those of their last batch."""
+    results = network(joined, 3, algorithm, 99)
+    for noticed, end in results:
+        assert noticed is None
+        np.testing.assert_array_equal(end, results[0][1])
+
+
+def test_a_drift_is_found_inside_join_as_long_as_all_train():
+    assert [noticed for noticed, _ in in_process(joined, 3, "bsp", 2)] == [(3, True)] * 3
+    # What it is after the last comparison, all take over, or nobody does.
+    assert [noticed for noticed, _ in in_process(joined, 3, "bsp", 6)] == [None] * 3
 
 
 @pytest.mark.parametrize("bad", [{"every_steps": 0}, {"policy": "ignore"}, {"every": 3}, 5])
