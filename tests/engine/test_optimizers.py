@@ -11,7 +11,18 @@ from torch import nn, optim
 
 import relaxcomm
 from relaxcomm import Algorithm, CompositionError, Rule, UsageError
-from relaxcomm.primitives import adam, all_reduce, deltas
+from relaxcomm.plugin import Compressor, Dense, Outer, frozen
+from relaxcomm.primitives import (
+    adam,
+    all_reduce,
+    deltas,
+    gradients,
+    identity,
+    norm_test,
+    sample_norm_test,
+    sgd,
+    trimmed_mean,
+)
 from tests.engine.by_hand import ALGORITHMS, LATE, Shape, assert_by_hand
 from tests.engine.harness import World, engine_state, in_process, values
 from tests.models import CASES, make_toy, take_step
@@ -325,11 +336,97 @@ def test_complex_parameters_go_as_they_are_or_are_refused(algorithm):
 ADAPTIVE = Algorithm((Rule(payload=deltas(), exchange=all_reduce(), outer=adam(lr=0.1)),), name="adaptive")
 
 
-@pytest.mark.parametrize("algorithm", ["selsync", "powersgd", "signsgd", ADAPTIVE])
+ROBUST = Algorithm((Rule(payload=gradients(), exchange=trimmed_mean(trim=1)),), name="robust")
+
+
+@pytest.mark.parametrize("algorithm", ["selsync", "powersgd", "signsgd", ADAPTIVE, ROBUST])
 def test_what_compares_entries_refuses_complex_ones(algorithm):
     model = nn.ParameterList([torch.zeros(3, 2, dtype=torch.complex64)])
     with pytest.raises(CompositionError, match="0 is complex, with which"):
         relaxcomm.attach(model, optim.SGD(model.parameters(), lr=0.1), algorithm)
+
+
+class Matrix(nn.Module):
+    """A complex one, kept as such or as its real and imaginary parts."""
+
+    def __init__(self, is_complex):
+        super().__init__()
+        matrix = torch.complex(*torch.randn(2, 6, 4, generator=torch.Generator().manual_seed(0)).double())
+        self.matrix = nn.Parameter(matrix if is_complex else torch.view_as_real(matrix))
+
+    def forward(self, x):
+        matrix = self.matrix if self.matrix.is_complex() else torch.view_as_complex(self.matrix)
+        return (x.to(matrix.dtype) @ matrix).abs()
+
+
+def trained_matrix(world, algorithm, is_complex):
+    """The matrix after some rounds, and the sizes of the batches."""
+    model, sizes = Matrix(is_complex), []
+    optimizer = optim.SGD(model.parameters(), lr=0.05)
+    samples = torch.randn(36, 6, generator=torch.Generator().manual_seed(1)).double()
+    with world.attach(model, optimizer, algorithm) as engine:
+        for batch in (one for _ in range(3) for one in engine.loader(samples, batch_size=4)):
+            sizes.append(len(batch))
+            for x, share in engine.micro_batches(batch, 2):
+                (share * model(x).square().mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return torch.view_as_real(model.matrix.detach()) if is_complex else model.matrix.detach(), sizes
+
+
+@frozen
+class half(Compressor):
+    """Sends the half of each entry, and doubles what comes."""
+
+    facts = identity.facts
+    takes_complex = True
+
+    def encode_decode(self, cx, tensor, state, *, keep_sent):
+        parts = yield Dense(tensor / 2)
+        return sum(2 * weight * one.tensor for weight, one in parts), tensor.clone()
+
+    def message_bytes(self, numel, element_bytes):
+        return numel * element_bytes
+
+
+@frozen
+class twice(Outer):
+    """Moves twice as far as the workers have."""
+
+    facts = sgd.facts
+    takes_complex = True
+
+    def init(self, bucket):
+        return {"momentum": bucket.zeros()}
+
+    def apply(self, cx, bucket, state, result, base):
+        return base - 2 * result
+
+
+def watched(controller):
+    rule = Rule(payload=gradients(), exchange=all_reduce())
+    return Algorithm((rule,), name="watched", controllers=(controller,))
+
+
+CODED = Algorithm((Rule(payload=gradients(), compressor=half(), exchange=all_reduce()),), name="coded")
+MOVED = Algorithm((Rule(payload=deltas(), exchange=all_reduce(), outer=twice()),), name="moved")
+PROXIMAL = {"algorithm": {"name": "fedavg", "proximal": 0.1, "clients": 5}}
+TESTS = norm_test(rule=0, tolerance=0.5), sample_norm_test(rule=0, tolerance=0.2)
+
+
+@pytest.mark.parametrize("algorithm", [PROXIMAL, *map(watched, TESTS), CODED, MOVED], ids=str)
+def test_complex_parameters_train_as_their_real_and_imaginary_parts(algorithm):
+    (one, sizes), (other, other_sizes) = (
+        in_process(trained_matrix, 3, algorithm, is_complex)[0] for is_complex in (True, False)
+    )
+    torch.testing.assert_close(one, other)
+    assert sizes == other_sizes
+
+
+@pytest.mark.parametrize(("algorithm", "kind"), [(CODED, half), (MOVED, twice)], ids=["coded", "moved"])
+def test_one_that_does_not_say_that_it_takes_complex_entries_is_refused(algorithm, kind, monkeypatch):
+    monkeypatch.delattr(kind, "takes_complex")
+    test_what_compares_entries_refuses_complex_ones(algorithm)
 
 
 @pytest.mark.parametrize("algorithm", ["d_psgd", "async_model_average", {"rules": [LATE]}], ids=str)

@@ -140,6 +140,7 @@ def _check_complex(name: str, algorithm: Algorithm) -> None:
     for rule in algorithm.rules:
         unfit: list[object] = [one for one in (rule.compressor, rule.outer) if not one.takes_complex]
         unfit += [rule.trigger] if isinstance(rule.trigger, VotingTrigger) else []
+        unfit += [rule.exchange] if rule.exchange.facts.returns == "robust mean" else []
         if unfit:
             raise CompositionError(
                 f"{name} is complex, with which {unfit[0]!r} cannot work; keep it as a real parameter, with "

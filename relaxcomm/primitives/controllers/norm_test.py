@@ -64,8 +64,9 @@ class norm_test(Controller):
     def observe(self, cx: Context, seen: ExchangedBucket) -> Tensor:
         assert seen.local is not None, "the legality check lets only rules of gradients through"
         assert seen.samples, "check_loader lets no step begin without engine.loader"
-        squares = torch.linalg.vector_norm(seen.local, dtype=torch.float64).square()
-        aligned = torch.dot(seen.local.double(), seen.result.double())
+        kind = torch.promote_types(seen.local.dtype, torch.float64)
+        squares = torch.linalg.vector_norm(seen.local, dtype=kind).square()
+        aligned = torch.vdot(seen.local.to(kind), seen.result.to(kind)).real
         # Of each bucket anew, with how many there are: the ratio is the mean of 1 / b_m.
         return torch.stack([squares, aligned, aligned.new_tensor(1 / seen.samples), aligned.new_tensor(1)])
 

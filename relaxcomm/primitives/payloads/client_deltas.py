@@ -96,7 +96,7 @@ class client_deltas(Payload):
         return torch.cat([state["moved"], state[_WEIGHT]])
 
     def finalize(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:
-        if not result[-1] > 0:
+        if not result[-1].real > 0:
             raise UsageError(
                 "a round has ended in which no client has trained: none that was sampled has any samples; "
                 "sample a larger fraction, or divide the data among fewer clients"
