@@ -12,6 +12,7 @@ from torch.utils.data import TensorDataset
 import relaxcomm.config
 from relaxcomm.data import ClientSampler, RoundPlan, by_label
 from relaxcomm.network.transport import Membership
+from relaxcomm.primitives import client_deltas
 from tests.engine.harness import in_process, values
 from tests.models import take_step
 
@@ -252,3 +253,9 @@ def test_rules_of_the_same_clients_stand_beside_each_other():
 def test_compositions_that_cannot_work_are_refused(rule):
     with pytest.raises(relaxcomm.CompositionError):
         relaxcomm.config.load({"algorithm": {"rules": [rule]}})
+
+
+def test_a_round_without_any_sample_is_refused():
+    """As where a sharded replica's ranks are more than a client has samples, so that none has a batch."""
+    with pytest.raises(relaxcomm.UsageError, match="no client has trained"):
+        client_deltas().finalize(None, None, {}, torch.zeros(3))
