@@ -112,6 +112,8 @@ def test_what_is_across_the_momentum_is_turned_towards_it_and_stays_as_long():
     assert beside[0] / beside[1] > 0.3 / 4.0
     untouched, _ = corrected([0.3, 4.0], turn=0.0)
     torch.testing.assert_close(untouched, alone)
+    turned, _ = corrected([0.3, 4.0], turn=1000.0)  # no further than the momentum
+    torch.testing.assert_close(turned, torch.tensor([alone.norm(), 0.0], dtype=torch.float64))
 
 
 def test_a_delta_counts_for_less_among_more_workers():

@@ -14,13 +14,14 @@ from relaxcomm.roles import Context
 GROUPS = [(2, 3), (3, 1, 2), (1, 1, 1), (4,), (2, 2, 2, 2), (1, 5)]
 
 
-def averaged(sizes, inputs, compressor):
+def averaged(sizes, inputs, compressor, *, exact=False):
     """Run the exchange of all ranks step by step; the results, and each step's bytes from each to each."""
     world, steps = len(inputs), []
     running = []
     for rank, tensor in enumerate(inputs):
         graph = topology.hierarchical(sizes=sizes)
         cx = Context(0, 0, Membership(rank, world), learning_rate=lambda bucket: 0.1, topology=graph)
+        cx = cx.at(exact=exact)
         running.append(primitives.hierarchical_all_reduce().run(cx, tensor.clone(), compressor, {}))
     received, results = [None] * world, {}
     while len(results) < world:
@@ -68,6 +69,15 @@ def test_no_more_bytes_than_a_ring_and_few_between_groups(sizes):
     for group in range(groups):
         out = sent[home == group][:, home != group].sum()
         assert out == pytest.approx(2 * (groups - 1) / groups * 4 * numel)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_sums_of_groups_travel_in_float32_only_where_means_are_rounded_once(exact):
+    inputs, code = [torch.ones(480, dtype=torch.bfloat16)] * 5, primitives.identity()
+    exchange, graph = primitives.hierarchical_all_reduce(), topology.hierarchical(sizes=(2, 3))
+    _, steps = averaged((2, 3), inputs, code, exact=exact)
+    declared = exchange_cost(exchange, code, one_tensor(480), 2, 5, graph, exact=exact).sent_bytes
+    assert steps.sum() / 5 == pytest.approx(declared)
 
 
 @pytest.mark.parametrize(("groups", "size"), [(2, 2), (2, 4), (3, 2), (4, 1)])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from relaxcomm import CompositionError, Rule, attach, simulate
-from relaxcomm.primitives import all_reduce, every, frozen_adam, momentum
+from relaxcomm import Algorithm, CompositionError, Rule, attach, simulate, trajectory
+from relaxcomm.primitives import all_reduce, every, frozen_adam, gradients, momentum
 
 
 @pytest.mark.parametrize("num_skipped", [0, 10, 20])
@@ -44,3 +44,12 @@ def test_a_warm_up_without_an_exchange_is_refused():
     with pytest.raises(CompositionError, match=r"first 3 steps.*leaves 4 steps.*warmup_steps at least 4"):
         rule(3)
     rule(4)
+
+
+def test_a_rule_that_begins_later_learns_in_its_own_first_steps():
+    """With one gradient all the time, each step of Adam is the learning rate, which is 1."""
+    first = Rule(payload=gradients(), exchange=all_reduce(), active=(0, 5))
+    adam = frozen_adam(warmup_steps=4)
+    later = Rule(payload=momentum(), exchange=all_reduce(), outer=adam, active=(5, None))
+    replicas = trajectory(Algorithm((first, later)), [[3.0, 3.0]] * 15)
+    assert replicas[:, 0].diff().tolist() == pytest.approx([3.0] * 4 + [1.0] * 10)
