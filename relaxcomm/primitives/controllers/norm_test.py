@@ -75,8 +75,7 @@ class norm_test(Controller):
         workers = cx.membership.world_size
         if workers == 1 or mean <= 0:
             return {}
-        apart = max(0.0, squares - mean)
-        needed = count / inverse / (workers - 1) * apart / (self.tolerance**2 * mean)
+        needed = count / inverse / (workers - 1) * (squares - mean) / (self.tolerance**2 * mean)
         return _grown(cx, needed, self.max_batch_size)
 
 

@@ -30,6 +30,9 @@ from relaxcomm.primitives import (
     random_k,
     top_k,
 )
+from relaxcomm.primitives.compressors.decode import finish
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from tests.primitives.compressors.test_sparsifiers import bucket_of, encode_decode
 
 HALF = cast("float16")
@@ -182,6 +185,17 @@ def test_an_adaptive_one_counts_its_own_messages():
         encode_decode(coder, torch.randn(60, generator=torch.Generator().manual_seed(step)), state, step)
         counts.append(int(state["1.count"]))
     assert counts == [1, 2, 0, 1]
+
+
+def test_behind_a_cast_one_of_tensors_codes_each_of_them():
+    tensors = torch.full((3,), 64.0), torch.tensor([0.5, -0.5])
+    bucket = Bucket(0, [Item(str(index), tensor) for index, tensor in enumerate(tensors)])
+    coder, flat = chain(compressors=(HALF, primitives.sign())), torch.cat(tensors)
+    coding = coder.encode_decode(
+        context(layout=bucket.layout), flat.clone(), dict(coder.init(bucket)), keep_sent=False
+    )
+    result, _ = finish(coding, [(1.0, next(coding))])
+    torch.testing.assert_close(result, flat)  # each has entries of one size
 
 
 def test_facts_follow_from_the_parts():
