@@ -10,10 +10,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from relaxcomm.errors import RankLostError
-from relaxcomm.network.communicators import Wait
+from relaxcomm.errors import ConfigError, RankLostError
+from relaxcomm.network.communicators import Wait, new_group
 from relaxcomm.network.operations import Neighbors
-from relaxcomm.network.process_groups import Groups
+from relaxcomm.network.process_groups import Groups, chosen_backend
 from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.transport import Membership
 
@@ -63,3 +63,19 @@ def test_who_comes_late_to_the_first_exchange_with_neighbors_is_waited_for(both)
 
     groups, pool = both
     assert [*pool.map(come, range(2))] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("setting", "device", "backend"),
+    [("auto", "cpu", "gloo"), ("auto", "cuda", "nccl"), ("gloo", "cuda", "gloo"), ("nccl", "cuda", "nccl")],
+)
+def test_a_backend_is_chosen_by_where_the_model_is(setting, device, backend):
+    assert chosen_backend(setting, torch.device(device)) == backend
+
+
+def test_nccl_without_a_gpu_or_in_a_torch_without_it_is_refused(monkeypatch):
+    with pytest.raises(ConfigError, match="needs a model on a GPU, got cpu; use gloo or auto"):
+        chosen_backend("nccl", torch.device("cpu"))
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
+    with pytest.raises(ConfigError, match="not a part of this PyTorch; install a build that has it"):
+        new_group(None, "values")
