@@ -108,6 +108,7 @@ def test_who_is_not_admitted_hears_why():
     late.ask()
     with pytest.raises(CommunicationError, match=r"not admitted within 0 s \(timeout_seconds\)"):
         late.wait_for_admission(0)
+    assert ranks.newest() == -1, "who has given up is not waited for"
     ranks.leave("closed at step 12")
     with pytest.raises(CommunicationError, match="has ended before"):
         late.wait_for_admission(60)
