@@ -219,6 +219,14 @@ def test_the_estimates_of_the_variance_are_unbiased():
         assert found == pytest.approx(20, rel=0.05)  # several standard errors of 3000 trials
 
 
+def test_gradients_of_which_nothing_can_be_told_grow_no_batch():
+    test = norm_test(rule=0, tolerance=0.5)
+    for size, mean in ((3, 0.0), (3, -1.0), (1, 2.0)):  # zeros; a sketch's product may be negative; alone
+        cx = SimpleNamespace(values={"batch_size": 4}, membership=SimpleNamespace(world_size=size))
+        assert test.decide(cx, torch.tensor([2.0, mean, 0.5, 1.0])) == {}
+    assert sample_norm_test(rule=0, tolerance=0.5).decide(cx, torch.tensor([2.0, 0.0])) == {}
+
+
 def test_the_batch_stops_at_its_limit_and_the_test_with_it():
     sizes, _, _ = in_process(adaptive, 3, {**PARAMETERS, "tolerance": 0.05, "max_batch_size": 16}, 40)[0]
     assert set(sizes[8:]) <= {16, 8}  # an epoch's last batch is smaller
