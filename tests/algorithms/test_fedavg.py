@@ -133,6 +133,25 @@ def test_fedavg_equals_its_reference(name, size):
         assert synchronisations == 6
 
 
+def proximal_under_a_scaler(world, scale):
+    model, scaler = make_model(), torch.amp.GradScaler("cpu", init_scale=scale)
+    model.register_parameter("unused", torch.nn.Parameter(torch.ones(2)))  # of which no gradient is pulled
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, fused=True)  # which unscales gradients itself
+    config = {"algorithm": {"name": "fedavg", "proximal": 0.5, "epochs": 2}}
+    with world.attach(model, optimizer, config, scaler=scaler) as engine:
+        for x, y in engine.loader(TensorDataset(X, Y), batch_size=BATCH):
+            scaler.scale(torch.nn.functional.cross_entropy(model(x), y)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+    return values(model)
+
+
+def test_a_scaler_scales_the_proximal_term_too():
+    one, other = (in_process(proximal_under_a_scaler, 2, scale)[0] for scale in (1.0, 1024.0))
+    np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
 def test_samples_of_all_sampled_clients_are_read_epochs_times():
     found = in_process(federated, 3, {"epochs": 2, "clients": 5}, 4)
     assert sum(samples for _, _, samples in found) == 4 * 2 * SAMPLES
