@@ -9,6 +9,11 @@ import torch
 
 import relaxcomm
 from relaxcomm import TopologyError, from_networkx, topology
+from relaxcomm.checks.round_trip import context
+from relaxcomm.network.operations import Label
+from relaxcomm.primitives import identity, push_sum
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
 from tests import references
 from tests.engine.harness import (
     assert_histories_agree,
@@ -176,3 +181,24 @@ def test_plain_gossip_points_to_push_sum(algorithm):
 def test_graphs_in_which_somebody_is_not_heard_are_refused(graph, words):
     with pytest.raises(TopologyError, match=words):
         in_process(train, 3, {"algorithm": "sgp", "topology": from_networkx(graph)}, 1)
+
+
+def test_what_sixteen_bits_cannot_hold_stays_on_its_rank():
+    """The total of all sums moves by the updates alone, of which there are none."""
+
+    def total(group):
+        exchange, transport = push_sum(topology=topology.exponential()), group.transport()
+        bucket = Bucket(0, [Item("weight", torch.full((3,), 1.1 + group.rank(), dtype=torch.bfloat16))])
+        slots = dict(exchange.coding_slots(bucket, identity(), transport.membership))
+        first, held = slots["sum"].clone(), bucket.items[0].tensor
+        for index in range(5):
+            running = exchange.run(context(group.rank(), 3).at(round=index), held, identity(), slots)
+            sent = transport.issue(next(running), Label(index, "0")).wait()
+            with pytest.raises(StopIteration) as stop:
+                running.send(sent)
+            held = stop.value.value
+        return first, slots["sum"]
+
+    before, after = zip(*relaxcomm.simulate(total, 3), strict=True)
+    assert not torch.equal(before[0], after[0])
+    torch.testing.assert_close(sum(after), sum(before), rtol=1e-6, atol=0.0)
