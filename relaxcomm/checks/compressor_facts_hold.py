@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
 
 import torch
 from torch import Tensor
 
 from relaxcomm.checks import compressor_memory, compressor_repeats, compressors_hold, slots_hold
 from relaxcomm.checks.compressor_trials import LAYOUTS, NUMEL, SEVERAL, coded_beside, drawn, uneven
-from relaxcomm.checks.conduct import expect_from_start
+from relaxcomm.checks.conduct import checks_of, expect_from_start
 from relaxcomm.checks.finding import Broken, expect, told
 from relaxcomm.checks.round_trip import context, encode_decode, ended, slots
 from relaxcomm.primitives.compressors.decode import finish
@@ -179,7 +179,7 @@ def finite_is_kept_as_declared(compressor: Compressor) -> None:
 
 def clock_is_declared(compressor: Compressor) -> None:
     """A message can be read in another step, unless that is declared."""
-    expect_from_start(partial(_packed, compressor))
+    expect_from_start(partial(_results, compressor))
     if compressor.facts.rounds > 1 or compressor.facts.follows_clock:
         return
     tensor = drawn(3)
@@ -191,29 +191,24 @@ def clock_is_declared(compressor: Compressor) -> None:
     expect(torch.equal(read, result), "a message reads differently in another step; declare follows_clock")
 
 
-def _packed(compressor: Compressor, start: int) -> list[list[int]]:
-    """The messages of a rule's first steps."""
+def _results(compressor: Compressor, start: int) -> Tensor:
+    """What comes of a rule's first steps."""
     state, found = slots(compressor, drawn(3)), []
     for step in range(_FIRST_STEPS):
         coding = compressor.encode_decode(context(step=step, start=start), drawn(step), state, keep_sent=True)
-        found += [message.pack().tolist() for message in ended(coding)[0]]
-    return found
+        found.append(ended(coding)[1])
+    return torch.cat(found)
 
 
-def compressor_checks(compressor: Compressor, draws: int = 300) -> dict[str, Callable[[], None]]:
-    """The checks of a compressor, by name.
-
-    Args:
-        compressor: to be checked.
-        draws: number of codings whose mean is looked at.
-    """
-    checks: dict[str, Callable[[Compressor], None]] = {
+def facts_hold(draws: int = 300) -> Mapping[str, Callable[[Compressor], None]]:
+    """What is looked at, by name; `draws` is the number of codings whose mean is."""
+    return {
         "messages": compressors_hold.messages_are_declared,
-        "ranks": compressors_hold.ranks_do_alike,
+        "ranks": compressor_repeats.ranks_do_alike,
         "weights": compressors_hold.weights_are_kept,
         "values": compressors_hold.values_are_declared,
         "loss": compressors_hold.loss_is_declared,
-        "bias": partial(bias_is_declared, draws=draws),
+        "bias": wraps(bias_is_declared)(partial(bias_is_declared, draws=draws)),
         "scope": scope_is_declared,
         "largest norm": largest_norm_is_declared,
         "linearity": linearity_is_declared,
@@ -226,4 +221,7 @@ def compressor_checks(compressor: Compressor, draws: int = 300) -> dict[str, Cal
         "hard inputs": compressors_hold.hard_inputs_are_survived,
         "carried": slots_hold.compressor_slots,
     }
-    return {name: partial(run, compressor) for name, run in checks.items()}
+
+
+compressor_checks = checks_of(facts_hold())
+"""The checks of a compressor, by name."""

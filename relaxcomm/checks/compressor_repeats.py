@@ -1,4 +1,5 @@
-"""Checks of what a compressor makes when it codes the same again, and of what it writes into."""
+"""Checks of what a compressor makes when it codes the same again, or on other ranks, and of what it writes
+into."""
 
 from __future__ import annotations
 
@@ -14,13 +15,70 @@ from relaxcomm.checks.round_trip import context, encode_decode, ended, slots
 from relaxcomm.primitives.compressors.decode import as_dense
 from relaxcomm.roles import Coding, Compressor, is_buffer
 from relaxcomm.tensors.layout import Layout
-from relaxcomm.tensors.messages import Dense
+from relaxcomm.tensors.messages import QUANTIZED, SIGNS, SPARSE, Dense
 from relaxcomm.tensors.unshared import UnsharedState
 
 _LENT = (
     (True, "an exchange sums up in a message's memory: take what was sent before the yield"),
     (False, "what is decoded goes to cx.out, perhaps the tensor: take what you need of it before the yield"),
 )
+_RANKS = 3
+_SHOWN_STEPS = 3
+_MOST_STEPS = 200  # in which what is seldom drawn is drawn
+_OF_EACH = {QUANTIZED, SIGNS, SPARSE}  # messages that nobody adds up on their way
+_DRAWS = 60
+_ERRORS = 6  # of a mean of so many, within which means of ranks lie
+
+
+def ranks_do_alike(compressor: Compressor) -> None:
+    """Of the same tensor all ranks send the same, or each draws for itself in each step."""
+
+    def sent(rank: int, step: int) -> Tensor:
+        return encode_decode(compressor, drawn(1), None, step, rank=rank, size=_RANKS)[2]
+
+    def apart(steps: int) -> list[int]:
+        """Ranks that send the same in all steps, where others do not, or send something else."""
+        same = [
+            rank
+            for rank in range(_RANKS)
+            if all(sent(rank, step).equal(sent(rank, 0)) for step in range(1, steps))
+        ]
+        return [rank for rank in same if len(same) < _RANKS or not sent(rank, 0).equal(sent(0, 0))]
+
+    is_rare = not sent(0, 0).any()
+    ranks = (is_rare or apart(_SHOWN_STEPS)) and apart(_MOST_STEPS)
+    expect(
+        not ranks,
+        f"of the same tensor in {_MOST_STEPS} steps ranks {ranks} of {_RANKS} send the same each time, and "
+        "not what others send: do on each rank the same, or what some have learned is lost",
+    )
+    draws = not torch.equal(sent(0, 0), sent(0, 1))
+    if draws:
+        _scales_alike(compressor)
+    if compressor.facts.unbiased and compressor.facts.kinds <= _OF_EACH and draws:
+        expect(
+            not all(torch.equal(sent(0, step), sent(1, step)) for step in range(_SHOWN_STEPS)),
+            "draws the same numbers on all ranks, so that what this adds is in their mean as a whole: draw "
+            "from cx.generator(seed, tensor.device), other numbers on each rank, or send the same entries as "
+            "SharedSupport",
+        )
+
+
+def _scales_alike(compressor: Compressor) -> None:
+    """Of what is drawn as much comes on each rank, on average."""
+    tensor = drawn(1)
+
+    def came(rank: int) -> list[float]:
+        codings = (encode_decode(compressor, tensor, step=n, rank=rank, size=_RANKS) for n in range(_DRAWS))
+        return [float(sent @ tensor) for *_, sent in codings]
+
+    found = torch.tensor([came(rank) for rank in range(_RANKS)])
+    mean, error = found.mean(1), float(found.std(1).max()) / _DRAWS**0.5
+    expect(
+        float(mean.max() - mean.min()) <= _ERRORS * error + 1e-3 * float(mean.abs().max()),
+        f"of the same tensor ranks send {', '.join(f'{one:.3g}' for one in (mean / mean[0]).tolist())} times "
+        "what rank 0 does, on average: do on each rank the same",
+    )
 
 
 def expect_same_when_asked(compressor: Compressor, layout: Layout) -> None:

@@ -26,7 +26,7 @@ from relaxcomm.checks.round_trip import encode_decode, slots
 from relaxcomm.errors import RelaxcommError
 from relaxcomm.roles import Compressor, Parts
 from relaxcomm.tensors.layout import Layout, one_tensor
-from relaxcomm.tensors.messages import DENSE, MOST_PLACES, QUANTIZED, SIGNS, SPARSE, Dense, Message, Sparse
+from relaxcomm.tensors.messages import DENSE, MOST_PLACES, Dense, Message, Sparse
 from relaxcomm.tensors.precision import wide
 
 _DRAWS = 60
@@ -36,8 +36,6 @@ _RANKS = 3
 _STEPS = 8  # of which the first may send less than the others
 _BAD = math.nan, math.inf, -math.inf
 _SHOWN_STEPS = 3
-_MOST_STEPS = 200  # in which what is seldom drawn is drawn
-_OF_EACH = {QUANTIZED, SIGNS, SPARSE}  # messages that nobody adds up on their way
 
 
 def messages_are_declared(compressor: Compressor) -> None:
@@ -59,38 +57,6 @@ def messages_are_declared(compressor: Compressor) -> None:
     for layout in layouts:
         expect_same_when_asked(compressor, layout)
         expect_nothing_lent_is_kept(compressor, layout)
-
-
-def ranks_do_alike(compressor: Compressor) -> None:
-    """Of the same tensor all ranks send the same, or each draws for itself in each step."""
-
-    def sent(rank: int, step: int) -> Tensor:
-        return encode_decode(compressor, drawn(1), None, step, rank=rank, size=_RANKS)[2]
-
-    def apart(steps: int) -> list[int]:
-        """Ranks that send the same in all steps, where others do not, or send something else."""
-        same = [
-            rank
-            for rank in range(_RANKS)
-            if all(sent(rank, step).equal(sent(rank, 0)) for step in range(1, steps))
-        ]
-        return [rank for rank in same if len(same) < _RANKS or not sent(rank, 0).equal(sent(0, 0))]
-
-    is_rare = not sent(0, 0).any()
-    ranks = (is_rare or apart(_SHOWN_STEPS)) and apart(_MOST_STEPS)
-    expect(
-        not ranks,
-        f"of the same tensor in {_MOST_STEPS} steps ranks {ranks} of {_RANKS} send the same each time, and "
-        "not what others send: do on each rank the same, or what some have learned is lost",
-    )
-    draws = not torch.equal(sent(0, 0), sent(0, 1))
-    if compressor.facts.unbiased and compressor.facts.kinds <= _OF_EACH and draws:
-        expect(
-            not all(torch.equal(sent(0, step), sent(1, step)) for step in range(_SHOWN_STEPS)),
-            "draws the same numbers on all ranks, so that what this adds is in their mean as a whole: draw "
-            "from cx.generator(seed, tensor.device), other numbers on each rank, or send the same entries as "
-            "SharedSupport",
-        )
 
 
 def _bytes_made(compressor: Compressor, tensor: Tensor, layout: Layout, step: int) -> int:

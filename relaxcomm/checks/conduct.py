@@ -3,25 +3,34 @@ program's generators, ask the machine's clock, or count steps from the run's fir
 
 from __future__ import annotations
 
+import builtins
 import gc
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial, wraps
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from relaxcomm.checks.finding import expect, is_plugin
+from relaxcomm.checks.finding import Broken, expect, is_plugin
 from relaxcomm.roles import is_buffer
 from relaxcomm.step.kept_slots import Slots
 from relaxcomm.system.random_states import export_random, raw
 
+T = TypeVar("T")
 _HOST = torch.device("cpu")
 _LATE, _STARTS = 100_800, 20  # steps, a multiple of usual periods; and how many such, as some draws are rare
+_NEAR = 0.3  # of the way from the first step to late ones, within which what is drawn does not always lie
+_CLOCK = (
+    "asks a clock of the machine, {}(), of which no run sees the same again: take what it follows from cx, "
+    "and time it in the training loop"
+)
+_HASH = "takes the hash of text, another one in each process: seed with whole numbers, hash((seed, cx.step))"
 _NOW = {"now", "today", "utcnow"}  # of datetime
 ALIKE = (
     "what all ranks have to do alike, such as to fire without a vote, may follow cx.step and numbers from "
@@ -98,10 +107,9 @@ def expect_assigned(written: Sequence[str]) -> None:
 
 @contextmanager
 def slots_assigned(state: WatchedSlots) -> Iterator[None]:
-    """Complain if a slot is written into within, or a clock of the machine is asked."""
+    """Complain if a slot is written into within."""
     state.watch()
-    with no_clock_asked():
-        yield
+    yield
     expect_assigned(state.written())
 
 
@@ -137,42 +145,85 @@ def left_alone(before: Mapping[str, Any]) -> None:
     )
 
 
-def expect_from_start(made: Callable[[int], object]) -> None:
+def expect_from_start(made: Callable[[int], Tensor]) -> None:
     """Complain if it is in a rule that begins late what it is late in one that has begun at once.
 
+    What is drawn in each step, or comes again, is something else in each late rule; what grows or falls with
+    the steps is about the same in all of them.
+
     Args:
-        made: what comes of some steps from a first one on, which can be compared.
+        made: what comes of some steps from a first one on.
     """
-    late = made(_LATE)
-    follows = late == made(0) or any(made(number * _LATE) != late for number in range(2, _STARTS))
+    at_once, late = (made(start).double().nan_to_num() for start in (0, _LATE))
+    if torch.equal(late, at_once):
+        return
+    others = (made(number * _LATE).double().nan_to_num() for number in range(2, _STARTS))
+    limit = _NEAR * float((late - at_once).norm())
     expect(
-        follows,
+        any(float((other - late).norm()) > limit for other in others),
         f"does something else in a rule that becomes active in step {_LATE}, as in a later phase of an "
         "algorithm, than in one that is from step 0 on: count steps by cx.step - cx.start, not by cx.step",
     )
 
 
-@contextmanager
-def no_clock_asked() -> Iterator[None]:
-    """Complain if a plug-in asks a clock of the machine within."""
+def checks_of(checks: Mapping[str, Callable[[T], None]]) -> Callable[[T], dict[str, Callable[[], None]]]:
+    """What makes checks, by name, of what they look at, each of which complains of what no run sees again."""
+
+    def of(subject: T) -> dict[str, Callable[[], None]]:
+        told: set[str] = set()  # by an earlier one
+
+        def watching(run: Callable[[T], None]) -> Callable[[], None]:
+            return wraps(run)(lambda: _watched(partial(run, subject), told))
+
+        return {name: watching(run) for name, run in checks.items()}
+
+    return of
+
+
+def _watched(run: Callable[[], None], told: set[str]) -> None:
+    """Run a check; complain instead if a plug-in asks, on any rank, what is another thing in each process."""
     asked: set[str] = set()
+    try:
+        with _asked_by_plugins(asked):
+            run()
+    except Broken:
+        if asked <= told:
+            raise
+    new = sorted(asked - told)
+    told |= asked
+    expect(not new, "; it ".join(new))
+
+
+@contextmanager
+def _asked_by_plugins(asked: set[str]) -> Iterator[None]:
+    """Note the clocks of the machine, and the hashes of text, that plug-ins ask within."""
 
     def seen(frame: FrameType, event: str, called: Any) -> None:
         is_clock = event == "c_call" and (called.__module__ == "time" or called.__name__ in _NOW)
         if is_clock and is_plugin(frame):
-            asked.add(called.__name__)
+            asked.add(_CLOCK.format(called.__name__))
 
-    before, collects = sys.getprofile(), gc.isenabled()
+    def hashed(value: object) -> int:
+        frame = sys._getframe(1)
+        is_own = is_plugin(frame) and frame.f_code.co_name != "__hash__"  # by which tables are ordered
+        if is_own and _has_text(value):
+            asked.add(_HASH)
+        return real(value)
+
+    before, real, collects = (sys.getprofile(), threading.getprofile()), builtins.hash, gc.isenabled()
     gc.disable()  # what listens to a collection may time it, and is called from the plug-in's frames
+    builtins.hash = hashed
+    threading.setprofile(seen)
     sys.setprofile(seen)
     try:
         yield
     finally:
-        sys.setprofile(before)
+        sys.setprofile(before[0])
+        threading.setprofile(before[1])  # type: ignore[arg-type]  # None ends it
+        builtins.hash = real
         if collects:
             gc.enable()
-    expect(
-        not asked,
-        f"asks a clock of the machine, {' and '.join(sorted(asked))}(), of which no run sees the same again: "
-        "take what it follows from cx, and time it in the training loop",
-    )
+
+
+def _has_text(value: object) -> bool:
+    return isinstance(value, str | bytes) or (isinstance(value, tuple) and any(map(_has_text, value)))

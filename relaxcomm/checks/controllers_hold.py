@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from relaxcomm.checks.compressor_trials import drawn
-from relaxcomm.checks.conduct import Values, expect_left, no_clock_asked
-from relaxcomm.checks.finding import Broken, checks_of, expect, told
+from relaxcomm.checks.conduct import Values, checks_of, expect_left
+from relaxcomm.checks.finding import Broken, expect, told
 from relaxcomm.checks.round_trip import context
 from relaxcomm.roles import Context, Controller, ExchangedBucket, MicroGradients
 from relaxcomm.roles.returned import added, written
@@ -70,10 +70,9 @@ def buckets_are_left(controller: Controller) -> None:
 
 
 def needs_are_declared(controller: Controller) -> None:
-    """It asks for no clock and no value but those that it needs, and writes none but its `init_values`."""
+    """It asks for no value but those that it needs, and writes none but its `init_values`."""
     values = _values(controller)
-    with no_clock_asked():
-        written(_decided(controller, context(size=2).at(values=values), _needed(controller)), controller)
+    written(_decided(controller, context(size=2).at(values=values), _needed(controller)), controller)
     missing = values.asked - controller.facts.needs
     expect(not missing, f"looks at {sorted(missing)}, which its facts' needs do not name")
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from relaxcomm.checks import slots_hold
 from relaxcomm.checks.compressor_trials import NUMEL, drawn
+from relaxcomm.checks.conduct import checks_of
 from relaxcomm.checks.exchange_graphs_hold import (
     kept_state_is_declared,
     one_way_links_even_out,
@@ -25,11 +26,12 @@ from relaxcomm.checks.exchange_trials import (
 )
 from relaxcomm.checks.exchanges_hold import (
     expect_kinds,
+    repeats_itself,
     results_are_declared,
     slots_are_assigned,
     traffic_is_declared,
 )
-from relaxcomm.checks.finding import Broken, checks_of, expect, told
+from relaxcomm.checks.finding import Broken, expect, told
 from relaxcomm.checks.trial_coders import CODERS, in_two_rounds
 from relaxcomm.composition.exchange_cost import stages_of
 from relaxcomm.errors import CommunicationError
@@ -191,6 +193,7 @@ exchange_checks = checks_of(
         "memory": memory_is_declared,
         "division": division_is_declared,
         "outer": use_of_outer_is_declared,
+        "repeats": repeats_itself,
         "slots": slots_are_assigned,
         "carried": slots_hold.exchange_slots,
     }

@@ -120,6 +120,7 @@ def exchanged(
     exact: bool = False,
     outer: Outer = _AVERAGE,
     apart: int = 1,
+    begun: int = 0,
 ) -> list[Ended]:
     """What each rank that takes part ends with.
 
@@ -136,6 +137,7 @@ def exchanged(
         exact: whether means are rounded once.
         outer: that its service may apply.
         apart: steps from one exchange to the next.
+        begun: the rule's first step.
     """
 
     compressor = compressor or coder_for(exchange)
@@ -155,7 +157,7 @@ def exchanged(
             transport.leave()
             return None
         for number in range(steps):
-            now = replace(cx, step=apart * number, round=number)
+            now = replace(cx, step=begun + apart * number, start=begun, round=number)
             running = exchange.run(now, tensor, compressor, UnsharedState(state, tensor))
             state.watch()
             received, kinds = None, list[type[Operation]]()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from relaxcomm.checks.compressor_trials import NUMEL, drawn
-from relaxcomm.checks.conduct import expect_assigned
+from relaxcomm.checks.conduct import expect_assigned, expect_from_start
 from relaxcomm.checks.exchange_trials import (
     ROUNDS,
     Ended,
@@ -29,6 +29,7 @@ from relaxcomm.tensors.layout import one_tensor
 from relaxcomm.tensors.precision import HALVES
 
 _FEW = 12  # entries, beside which a header shows
+_SAME = 4  # exchanges that are looked at again
 _STEPS = 2  # neighbours, of which every other one may be unlike
 _APART = 12  # steps from one exchange to the next: 2, 3 or 4 turns that follow cx.step stay at the first
 
@@ -144,6 +145,21 @@ def _all_mix(exchange: Exchange, size: int) -> None:
                 f"on {size} ranks in {ROUNDS} exchanges; let turns follow cx.round, which counts exchanges"
                 f"{otherwise}",
             )
+
+
+def repeats_itself(exchange: Exchange) -> None:
+    """Of the same tensors it makes the same again, in a rule that begins late, too."""
+
+    def made(begun: int) -> Tensor:
+        found = exchanged(exchange, size_of(exchange), steps=_SAME, begun=begun)
+        return torch.stack([one.result for one in found])
+
+    expect(
+        torch.equal(made(0), made(0)),
+        "makes something else of the same tensors when it is asked again: it keeps state in a module, a "
+        "class or itself, or draws unseeded; keep it in slots, and draw from cx.generator(seed, device)",
+    )
+    expect_from_start(made)
 
 
 def slots_are_assigned(exchange: Exchange) -> None:

@@ -6,20 +6,18 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TypeVar
 
 import torch
 
 from relaxcomm.errors import CompositionWarning, RelaxcommError, worded
 from relaxcomm.system.time_limit import ENDINGS, within
 
-T = TypeVar("T")
 _OTHERS = {"relaxcomm", "torch", "numpy", "networkx", "pydantic", *sys.stdlib_module_names}
 
 
@@ -82,11 +80,6 @@ def is_plugin(frame: FrameType) -> bool:
 
 def _package(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
-
-
-def checks_of(checks: Mapping[str, Callable[[T], None]]) -> Callable[[T], dict[str, Callable[[], None]]]:
-    """What makes checks, by name, of what they look at."""
-    return lambda subject: {name: partial(run, subject) for name, run in checks.items()}
 
 
 @contextmanager

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from relaxcomm.checks import slots_hold
 from relaxcomm.checks.compressor_trials import drawn
-from relaxcomm.checks.conduct import ALIKE, WatchedSlots, expect_from_start, expect_left, slots_assigned
-from relaxcomm.checks.finding import checks_of, expect, told
+from relaxcomm.checks.conduct import (
+    ALIKE,
+    WatchedSlots,
+    checks_of,
+    expect_from_start,
+    expect_left,
+    slots_assigned,
+)
+from relaxcomm.checks.finding import expect, told
 from relaxcomm.checks.round_trip import bucket_of, context
 from relaxcomm.checks.world_sizes import OF, RANKS
 from relaxcomm.roles import Context, Outer
 from relaxcomm.roles.outer import applied
 from relaxcomm.roles.returned import added
 from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.layout import Layout
 
 _NUMEL, _STEPS = 12, 4
+_LAYOUT = Layout(("matrix", "vector"), (torch.Size([2, 3]), torch.Size([6])))  # some treat matrices apart
 _LONG = 2000  # steps, in which averages of squares have come to stay
 _MOST_DECAYED = 0.9  # of the weights is left after an exchange
 
@@ -33,7 +44,8 @@ class _Trial:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self._outer, self.asked, self._rank = outer, False, rank
-        self._start, self.bucket = start, bucket_of(torch.ones(numel, dtype=dtype))
+        layout = _LAYOUT if numel == _NUMEL else None
+        self._start, self.bucket = start, bucket_of(torch.ones(numel, dtype=dtype), layout)
         self.state = WatchedSlots(outer.init(self.bucket), repr(outer))
 
     def apply(self, result: Tensor, base: Tensor | None, step: int = 0) -> Tensor:
@@ -43,7 +55,9 @@ class _Trial:
             self.asked = True
             return 0.1
 
-        cx: Context = context(self._rank, OF, step, start=self._start).at(learning_rate=rate)
+        cx: Context = context(self._rank, OF, step, self.bucket.layout, start=self._start).at(
+            learning_rate=rate
+        )
         if self._outer.facts.measures:
             found = self._outer.measure(cx, self.bucket, result)
             cx = cx.at(measured=added(None, found, "measure", self._outer))
@@ -163,7 +177,7 @@ def ranks_do_alike(outer: Outer) -> None:
         f"makes something else on the ranks {apart} of {OF} than on rank 0 of the same results and bases, so "
         f"replicas part: do on each rank the same; {ALIKE}",
     )
-    expect_from_start(lambda start: made(0, start).tolist())
+    expect_from_start(partial(made, 0))
 
 
 def slots_are_assigned(outer: Outer) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from relaxcomm.checks.finding import checks_of, expect
+from relaxcomm.checks.conduct import checks_of
+from relaxcomm.checks.finding import expect
 from relaxcomm.data import Partition
 from relaxcomm.data.partition_parts import parts_of
 from relaxcomm.data.partitions import Indices

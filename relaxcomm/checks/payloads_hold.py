@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+from torch import Tensor
 
-from relaxcomm.checks.conduct import slots_assigned
-from relaxcomm.checks.finding import checks_of, expect
+from relaxcomm.checks.conduct import checks_of, expect_from_start, slots_assigned
+from relaxcomm.checks.finding import expect
 from relaxcomm.checks.payload_trial import NUMEL, PayloadTrial, heard
 from relaxcomm.checks.slots_hold import expect_equal, expect_means, expect_stated
 from relaxcomm.data.clients import CLIENT
@@ -198,6 +199,21 @@ def slots_are_assigned(payload: Payload) -> None:
                 trial.gradient(value if base is None else value.to(base.dtype))
 
 
+def steps_count_from_the_first(payload: Payload) -> None:
+    """In a rule that begins late it makes of results what it makes in one that begins at once."""
+
+    def made(start: int) -> Tensor:
+        trial, found = PayloadTrial(payload), list[Tensor]()
+        for step in range(4):
+            trial.cx = trial.cx.at(step=start + step, start=start)
+            result = trial.finalize(trial.moved(0.5).read(float(step)) / 2)
+            trial.gradient(result)
+            found.append(result)
+        return torch.cat(found)
+
+    expect_from_start(made)
+
+
 def slots_are_declared(payload: Payload) -> None:
     """Each slot is declared; what should be equal is, on ranks that have moved apart and get one result."""
     trials, slots = [PayloadTrial(payload).moved(by) for by in (0.25, 0.75)], payload.facts.slots
@@ -223,6 +239,7 @@ payload_checks = checks_of(
         "NaN": nan_is_shown,
         "weight": weight_is_divided_out,
         "one entry": one_entry_is_enough,
+        "start": steps_count_from_the_first,
         "slots": slots_are_assigned,
         "carried": slots_are_declared,
     }

@@ -7,7 +7,8 @@ from dataclasses import replace
 from itertools import permutations
 from typing import Any
 
-from relaxcomm.checks.finding import Broken, checks_of, expect, told
+from relaxcomm.checks.conduct import checks_of
+from relaxcomm.checks.finding import Broken, expect, told
 from relaxcomm.checks.world_sizes import LARGEST
 from relaxcomm.errors import TopologyError
 from relaxcomm.fields.validation import shown

@@ -18,14 +18,14 @@ from relaxcomm.checks.conduct import (
     ALIKE,
     Values,
     WatchedSlots,
+    checks_of,
     expect_from_start,
     expect_left,
     global_states,
     left_alone,
-    no_clock_asked,
     slots_assigned,
 )
-from relaxcomm.checks.finding import Broken, checks_of, expect
+from relaxcomm.checks.finding import Broken, expect
 from relaxcomm.checks.round_trip import context
 from relaxcomm.checks.world_sizes import OF, RANKS
 from relaxcomm.roles import Context, Observation, Trigger, VotingTrigger
@@ -67,8 +67,7 @@ def firing_is_declared(trigger: Trigger) -> None:
     )
     steps, generators = max(_PERIODS * facts.period_steps, _LEAST_STEPS), global_states()
     try:
-        with no_clock_asked():
-            fired = list(_firings(trigger, steps))
+        fired = list(_firings(trigger, steps))
         beside = list(zip(_firings(trigger, steps), _firings(trigger, steps), strict=True))
     except AssertionError as error:
         raise Broken(f"declares to be known at {facts.known}, but asks for more: {error}") from error
@@ -91,6 +90,11 @@ def firing_is_declared(trigger: Trigger) -> None:
     _follows_its_clock(trigger, fired)
     if voting:
         _votes_follow_what_is_seen(trigger, fired)
+        expect(
+            list(_firings(trigger, steps, see=partial(_seen, scale=1024.0))) == fired,
+            "votes otherwise where a GradScaler has made the gradients 1024 times as large: take "
+            "observation.squared_norm, or divide observation.gradients by observation.scale",
+        )
 
 
 def _follows_its_clock(trigger: Trigger, fired: Sequence[bool]) -> None:
@@ -100,7 +104,7 @@ def _follows_its_clock(trigger: Trigger, fired: Sequence[bool]) -> None:
         declared = f"declares at least {period} steps between two firings"
         expect(step - before >= period, f"{declared}, fires after {step - before}")
     if not trigger.facts.needs:  # which may be steps of the run, as its controller says them
-        expect_from_start(lambda start: list(_firings(trigger, len(fired), start=start)))
+        expect_from_start(lambda start: torch.tensor([*_firings(trigger, len(fired), start=start)]))
 
 
 def _votes_follow_what_is_seen(trigger: Trigger, fired: list[bool]) -> None:
@@ -165,8 +169,8 @@ def needs_are_declared(trigger: Trigger) -> None:
 class _Watched(Observation):
     """An observation of which the names that were asked for are kept."""
 
-    def __init__(self, gradient: Tensor, number: float | None = None) -> None:
-        super().__init__([gradient])
+    def __init__(self, gradient: Tensor, number: float | None = None, scale: float = 1.0) -> None:
+        super().__init__([scale * gradient], scale)
         self.asked: set[str] = set()
         self._number = number
 
@@ -176,10 +180,10 @@ class _Watched(Observation):
         return usual if self._number is None else self._number
 
 
-def _seen(step: int) -> _Watched:
+def _seen(step: int, scale: float = 1.0) -> _Watched:
     """The gradients of a step: some of each size, since a threshold may have any."""
-    scale = 10 ** (1 - step // 16 % 8 / 2)
-    return _Watched(torch.full((4,), scale * (1.0 + 7 * step % 11)))
+    size = 10 ** (1 - step // 16 % 8 / 2)
+    return _Watched(torch.full((4,), size * (1.0 + 7 * step % 11)), scale=scale)
 
 
 def _any(size: float, spread: float, step: int) -> _Watched:

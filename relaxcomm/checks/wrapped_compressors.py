@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from relaxcomm.checks.compressor_facts_hold import compressor_checks
+from relaxcomm.checks.compressor_facts_hold import facts_hold
 from relaxcomm.checks.finding import Broken
 from relaxcomm.errors import CompositionError
 from relaxcomm.primitives.compressors.cast import cast
@@ -39,8 +39,8 @@ def wrapped(compressor: Compressor) -> Iterator[Compressor]:
 def wrapped_facts_are_true(compressor: Compressor) -> None:
     """All checks of a compressor, on what is made around it."""
     for one in wrapped(compressor):
-        for name, run in compressor_checks(one, draws=_DRAWS).items():
+        for name, run in facts_hold(draws=_DRAWS).items():
             try:
-                run()
+                run(one)
             except Broken as broken:
                 raise Broken(f"{one!r} {name}: {broken}") from broken

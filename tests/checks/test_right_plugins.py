@@ -13,7 +13,8 @@ import torch
 from relaxcomm import CompositionError, Rule
 from relaxcomm.checks.algorithms_hold import algorithm_checks
 from relaxcomm.checks.compositions import algorithm_around
-from relaxcomm.checks.compressors_hold import messages_are_declared, ranks_do_alike
+from relaxcomm.checks.compressor_repeats import ranks_do_alike
+from relaxcomm.checks.compressors_hold import messages_are_declared
 from relaxcomm.checks.controllers_hold import controller_checks
 from relaxcomm.checks.finding import Broken
 from relaxcomm.checks.payloads_hold import payload_checks
