@@ -219,7 +219,7 @@ def _asked_by_plugins(asked: set[str]) -> Iterator[None]:
         yield
     finally:
         sys.setprofile(before[0])
-        threading.setprofile(before[1])  # type: ignore[arg-type]  # None ends it
+        threading.setprofile(before[1])  # None ends it
         builtins.hash = real
         if collects:
             gc.enable()

@@ -19,7 +19,7 @@ from relaxcomm.planner.collectives import Collective, collective
 from relaxcomm.planner.links import Links
 from relaxcomm.planner.pairs import AllPairs, Pair, own_parts
 from relaxcomm.planner.scenario import Scenario
-from relaxcomm.planner.timetable import LEAST_STEPS, MOST_STEPS, Timetable
+from relaxcomm.planner.timetable import LEAST_STEPS, MOST_STEPS, UNEVEN_STEPS, Timetable
 from relaxcomm.roles import Compressor
 from relaxcomm.roles.payload import read_as
 from relaxcomm.step.bucket_filling import fill_buckets
@@ -126,11 +126,12 @@ class PricedPlan:
 
     def least_steps(self, links: Links) -> int:
         """Steps in which even exchanges that nobody waits for have come several times."""
+        least = LEAST_STEPS if self.scenario.step_times.all_alike else UNEVEN_STEPS
         if all(rule.delay != "unbounded" for rule in self.algorithm.rules):
-            return LEAST_STEPS
+            return least
         flights = sum(self._under_way_seconds(index, links) for index in range(len(self.by_rule)))
         wanted = _LEAST_FLIGHTS * flights / self.scenario.step_times.seconds
-        return int(min(max(LEAST_STEPS, wanted), MOST_STEPS))
+        return int(min(max(least, wanted), MOST_STEPS))
 
     def outlasts_a_step(self, index: int, links: Links) -> bool:
         """Whether an exchange of a rule takes longer than a step."""

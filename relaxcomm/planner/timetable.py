@@ -15,6 +15,8 @@ from relaxcomm.roles.returned import is_yes
 
 LEAST_STEPS = 16
 """That are replayed, and over which a trigger's period is counted."""
+UNEVEN_STEPS = 64
+"""Likewise, where steps take some workers longer than others."""
 MOST_STEPS = 20_000
 _MOST_IN_CYCLE = 2_000  # unless a rule's own period is longer
 

@@ -154,6 +154,18 @@ def test_stragglers_hold_up_those_who_wait_and_no_others():
     assert waits.utilisation < bounded.utilisation < goes_on.utilisation
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "times",
+    [StepTimes(0.1, jitter_seconds=0.02), StepTimes(0.1, straggling=0.05, straggling_times=5.0)],
+    ids=["jitter", "stragglers"],
+)
+def test_uneven_steps_are_planned_as_many_of_them_are(times, seed):
+    on = Scenario(4, times, OwnLinks(Link(bytes_per_second=math.inf)), seed=seed)
+    replay = Replay(bsp(), shapes_only([(100, 100)]), on)
+    assert replay.run().step_seconds == pytest.approx(replay.run(2000).step_seconds, rel=0.1)
+
+
 def simulated_seconds(algorithm, workers, link, seconds, steps, **config):
     """A step's virtual seconds of ranks that train, after the first steps."""
 
