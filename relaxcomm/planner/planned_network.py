@@ -34,7 +34,10 @@ class PlannedNetwork(SimulatedNetwork):
             return self._links.slowest
         if isinstance(operation, Neighbors):
             return self._to_neighbors(operation, rank, rule)
-        over = AllPairs(world_size) if isinstance(operation, AllToAll | Request) else None
+        over: Sequence[Pair] | None = AllPairs(world_size) if isinstance(operation, AllToAll) else None
+        if isinstance(operation, Request):  # of a few, or an answer to them, which go the other way
+            legs = (leg for leg in self._legs.get(rule, ()) if any(one == rank for one, _ in leg))
+            over = next(legs, AllPairs(world_size))
         if over not in self._found:
             self._found[over] = self._over(over)
         return self._found[over]

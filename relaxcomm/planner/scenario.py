@@ -76,7 +76,8 @@ class StepTimes:
         usual: Times = np.maximum(drawn, _LEAST * self.seconds)
         found = np.where(slow, usual * self.straggling_times, usual)
         spread = np.argsort(found.max(1))[_DRAWN_OF // 2 :: _DRAWN_OF]
-        return found[random.permutation(spread)]
+        times: Times = found[random.permutation(spread)]
+        return times
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from relaxcomm.planner.planned_network import PlannedNetwork
 from relaxcomm.planner.remarks import remarks_on
 from relaxcomm.planner.replay import Replay
 from relaxcomm.planner.scenario import Scenario, StepTimes
+from relaxcomm.planner.sites import SiteLinks
 from relaxcomm.tensors.items import Item
 from relaxcomm.training.pilot import Pace
 from tests.models import take_step
@@ -57,7 +58,7 @@ def replay_of(algorithm, topology="complete", link=FAR, dtype=torch.float32, tim
     on = Scenario(
         workers,
         times,
-        OwnLinks(link),
+        OwnLinks(link) if isinstance(link, Link) else link,
         topology=graph,
         speeds=Speeds(0.0, 0.0, 0.0, 0.0),
         bucket_bytes=bucket_bytes,
@@ -161,6 +162,13 @@ def test_how_many_exchanges_in_pairs_outlast_steps_is_said_to_be_uncertain():
     assert any("a third less or more" in one for one in remarks_on(replay, items, float("inf")))
     fast, items = replay_of("ad_psgd", "ring", Link(latency_seconds=0.001, bytes_per_second=2e7))
     assert not any("a third less or more" in one for one in remarks_on(fast, items, float("inf")))
+
+
+def test_exchanges_in_pairs_between_sites_pass_the_links_between_those_pairs():
+    between = SiteLinks(WORKERS, 2, Link(0.001, 1e8), Link(0.005, 4e5))
+    replay, _ = replay_of("ad_psgd", "ring", between)
+    _, sent = simulated("ad_psgd", "ring", PlannedNetwork(replay.plan), torch.float32, 30)
+    assert replay.run().sent_bytes == pytest.approx(sent, rel=1 / 3)
 
 
 def test_what_a_trigger_may_save_is_said():
