@@ -105,7 +105,7 @@ def test_python_runs(page, elsewhere, capsys):
         ("docs/write/trigger.md", "on_rising_loss"),
         *(("docs/write/outer.md", name) for name in ("adagrad_steps", "extrapolated", "deltas_and_norms")),
         *(("docs/write/controller.md", name) for name in ("when_due", "noise_period")),
-        ("docs/write/exchange.md", "lean_on_copies"),
+        *(("docs/write/exchange.md", name) for name in ("lean", "lean_on_copies")),
     ],
 )
 def test_the_primitives_that_a_page_makes_keep_the_contract(page, name, tmp_path, monkeypatch):
