@@ -213,6 +213,34 @@ def test_what_all_do_together_is_refused_inside_it(network, algorithm):
         assert found == (refused if rank else [])
 
 
+def after_steps_of_its_own(world: World):
+    """Ranks that have made 0, 9 and 3 steps where none are in common join with other batches."""
+    case = CASES["toy"]
+    model, optimizer = trainable("toy", "plain", seed=world.rank)
+    with world.attach(model, optimizer, {"algorithm": "ssp"}) as engine:
+        for batches in ((0, 9, 3), (5, 2, 1)):
+            begin = values(model)
+            with engine.join():
+                for step in range(batches[world.rank]):
+                    take_step(case.local_loss(model, step, world.rank), optimizer)
+            if engine.algorithm.name == "ssp":
+                engine.switch("bsp")
+        for step in range(5, 7):  # their clocks are the same
+            take_step(case.local_loss(model, step, world.rank), optimizer)
+        return begin, values(model)
+
+
+def test_who_trains_longest_is_told_by_the_steps_in_common(network):
+    results = network(after_steps_of_its_own, 3)
+    workers = simulated_workers(3, "plain")
+    workers.parameters = np.stack([begin for begin, _ in results])
+    for step in range(7):
+        active = [[step < batches or step >= 5] for batches in (5, 2, 1)]
+        workers.update(np.where(active, workers.gradients(step), 0.0).mean(axis=0))
+    for _, end in results:
+        np.testing.assert_allclose(end, workers.parameters[0], rtol=1e-9, atol=1e-9)
+
+
 def join_without_a_batch(world: World, algorithm):
     model = torch.nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

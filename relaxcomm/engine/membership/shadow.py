@@ -18,7 +18,7 @@ def follow(loop: Loop, schedule: AlgorithmSchedule) -> None:
         schedule: which switches.
     """
     world = loop.step.bound.world
-    statistics, trained = world.statistics, world.statistics.steps
+    statistics, made = world.statistics, world.statistics.steps  # others have made as many, or not
     loop.step.check_loaded()
     schedule.stop_timing()
     while _follow_step(loop, schedule):
@@ -27,10 +27,11 @@ def follow(loop: Loop, schedule: AlgorithmSchedule) -> None:
     step.bound.votes.drain()  # what is on its way to parameters that are given up
     step.parameters.late.drain()
     # Shadows have looked ahead: clocks differ.
-    steps = world.gather(trained, "the end of join()")
+    clock = step.bound.clock.step
+    steps = world.gather(clock - (statistics.steps - made), "the end of join()")
     replica, root = step.bound.replica, steps.index(max(steps))
     broadcasts.broadcast(replica.model, world.transport, replica.bucket_bytes, root=root)
-    step.rewind(statistics.steps - max(steps))  # shadows look ahead for the next exchange
+    step.rewind(clock - max(steps))  # shadows look ahead for the next exchange
     if len(set(steps)) > 1:
         _take_over(step.bound, root)
     statistics.pause()
