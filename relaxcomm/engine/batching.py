@@ -166,6 +166,7 @@ class Batching(Readable):
             [4, 4]
         """
         self._check_open()
+        self._session.loop.close_skipped_step()  # whose exchange the others have begun
         self._session.schedule.check_join()
         self._session.step.inputs.are_uneven = True
         try:

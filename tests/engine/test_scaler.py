@@ -194,6 +194,39 @@ def test_gradients_that_are_late_at_the_end_are_unscaled(optimizer):
         np.testing.assert_allclose(history[-1], expected[-1][0], rtol=1e-8, atol=1e-9)
 
 
+def joined_after_a_skip(world, algorithm, batches):
+    """Rank 1 skips its last step before join(), in which the others exchange."""
+    case = CASES["toy"]
+    model = case.model(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    with world.attach(model, optimizer, {"algorithm": algorithm}, scaler=scaler) as engine:
+
+        def train(step, factor=1.0):
+            scaler.scale(case.local_loss(model, step, world.rank) * factor).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+        train(0)
+        train(1, float("inf") if world.rank == 1 else 1.0)
+        with engine.join():
+            for step in range(batches[world.rank]):
+                train(2 + step)
+        return values(model), engine.statistics["steps"]
+
+
+@pytest.mark.parametrize("batches", [(2, 3, 1), (2, 0, 1)])
+@pytest.mark.parametrize(
+    "algorithm", [{"name": "local_sgd", "steps": 2}, "d_psgd"], ids=["local_sgd", "d_psgd"]
+)
+def test_a_step_that_is_skipped_before_join_ends_before_it(algorithm, batches):
+    results = in_process(joined_after_a_skip, 3, algorithm, batches)
+    for end, steps in results:
+        assert steps == 2 + max(batches)
+        np.testing.assert_array_equal(end, results[0][0])
+
+
 def frozen_after_a_skip(world, *, calls: bool):
     """The first layer is frozen in the step that follows one which rank 1 has skipped."""
     torch.manual_seed(0)
