@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from relaxcomm.composition.algorithm import Algorithm
 from relaxcomm.config import Config
-from relaxcomm.config.unread_keys import check_quorum, check_workers, warn_of_idle_guard, warn_of_unread
+from relaxcomm.config.unread_keys import check_size, check_workers, warn_of_idle_guard, warn_of_unread
 from relaxcomm.engine.attaching import attach_arguments, device_checks
 from relaxcomm.engine.attaching.attach_arguments import Given
 from relaxcomm.engine.attaching.binding import bind, fitted
@@ -108,7 +108,8 @@ def attach(
         broadcasts.broadcast(model, transport, settings.bucket_bytes)
         replica = Replica(model, given.optimizers, scaler, settings.bucket_bytes)
         if not transport.process.rank:
-            run_warnings.warn_of_unselected(replica.parameters, settings.algorithms)
+            algorithms = [fitted(replica.parameters, one) for one in settings.algorithms]
+            run_warnings.warn_of_unselected(replica.parameters, algorithms)
         session = _begin(undo, transport, replica, settings, facts)
         engine = Engine(session, owns_default_group=owned)
         undo.pop_all()
@@ -128,13 +129,11 @@ def _agree(transport: Transport, given: Given) -> dict[str, str]:
         gpu = device_checks.gpu_of(given.model, named, transport)
         size = transport.membership.world_size
         check_workers(settings, size)
-        settings.check_world_size(size)
-        settings.check_losses(size)
+        check_size(settings, given.origin, size)
         items = trainable(named)
         for one in settings.algorithms:
             check_buckets(items, fitted(items, one), settings, size)
         facts = fingerprint(given.model, named, settings, size)
-        check_quorum(settings, size)
         if settings.membership.elastic:
             check_elastic(transport)
         is_equal = not settings.algorithm.lets_replicas_differ
