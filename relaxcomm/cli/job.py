@@ -18,7 +18,7 @@ from relaxcomm.config import Config, registry
 from relaxcomm.config.configuration import WorkerCount
 from relaxcomm.config.examples import from_example, taken_in_words
 from relaxcomm.config.origin import Origin
-from relaxcomm.config.unread_keys import check_quorum, warn_of_idle_guard
+from relaxcomm.config.unread_keys import check_size, warn_of_idle_guard
 from relaxcomm.errors import ConfigError
 from relaxcomm.fields.validation import shown
 from relaxcomm.network import Link
@@ -105,12 +105,7 @@ class Job:
         configured_task(loaded, self.origin)
         loaded.membership.read_secret()
         if not is_worker():  # workers that a launcher started compare what is wrong when they attach
-            with self.origin.told("topology"):
-                loaded.check_world_size(loaded.workers)
-            with self.origin.told("membership"):
-                loaded.check_losses(loaded.workers)
-            with self.origin.told("membership", "quorum"):
-                check_quorum(loaded, loaded.workers)
+            check_size(loaded, self.origin, loaded.workers)
         if self.link is not None and loaded.workers == 1:
             raise ConfigError("--link slows what workers send to each other, and workers is 1; start more")
         if loaded.output is not None:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 
 from relaxcomm.config import Config
+from relaxcomm.config.origin import Origin
 from relaxcomm.errors import ConfigError, ConfigWarning
 
 
@@ -20,6 +21,19 @@ def check_workers(settings: Config, world_size: int) -> None:
             "`relaxcomm train` starts itself, or start as many: torchrun --nproc-per-node "
             f"{settings.workers}"
         )
+
+
+def check_size(settings: Config, origin: Origin, world_size: int) -> None:
+    """Refuse a topology, losses or a quorum that do not fit the number of workers, with their place.
+
+    Raises: ConfigError, TopologyError.
+    """
+    with origin.told("topology"):
+        settings.check_world_size(world_size)
+    with origin.told("membership"):
+        settings.check_losses(world_size)
+    with origin.told("membership", "quorum"):
+        check_quorum(settings, world_size)
 
 
 def check_quorum(settings: Config, world_size: int) -> None:

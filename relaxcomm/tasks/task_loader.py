@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -146,12 +147,16 @@ def _checked(name: str, make: Callable[..., Task], options: Mapping[Any, Any]) -
         check = validate_call(config=ConfigDict(strict=True, arbitrary_types_allowed=True))(probe)
         check(seed=0, **{str(key): item for key, item in options.items()})
     except ValidationError as error:
-        if ("seed",) in (one["loc"] for one in error.errors()):
+        faults = [(one["type"], one["loc"]) for one in error.errors()]
+        if ("unexpected_keyword_argument", ("seed",)) in faults:
             raise ConfigError(
                 f"task {shown(name)} takes no seed, as what makes a task does; write a function such as "
                 "def make(seed: int, epochs: int = 5) -> relaxcomm.tasks.Task"
             ) from None
-        raise refusal(error, f"task {shown(name)}", make) from None
+        signature = inspect.signature(make)
+        options_only = [one for one in signature.parameters.values() if one.name != "seed"]
+        probe.__signature__ = signature.replace(parameters=options_only)  # type: ignore[attr-defined]
+        raise refusal(error, f"task {shown(name)}", probe) from None
     except PydanticUserError as error:
         raise ConfigError(f"task {shown(name)}: its signature cannot be checked: {error.message}") from None
     except NameError as error:

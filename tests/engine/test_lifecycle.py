@@ -332,9 +332,12 @@ def test_a_string_is_an_algorithm_s_name_unless_it_is_a_file(tmp_path, monkeypat
         with pytest.raises(ConfigError, match="cannot read the configuration"):
             attached(name)
     for name, near in (("slowmow", "'slowmo'"), ("configs/diloco", "'diloco'")):
-        words = f"unknown algorithm '{name}'.*{near}.*nor is there a file '{name}'"
+        words = f"'{name}' is no file; unknown algorithm '{name}'.*{near}"
         with pytest.raises(ConfigError, match=words):
             attached(name)
+    (tmp_path / "run.yaml").write_text("algorithm: bsp\nmembership: {elastic: true,\n  quorum: 9}")
+    with pytest.raises(ConfigError, match=r"run\.yaml: line 3: membership\.quorum is 9"):
+        attached("run.yaml")
 
 
 def test_an_error_without_words_is_told_by_its_name(monkeypatch):

@@ -12,7 +12,8 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.config import Config, load, names_yaml, registry
+from relaxcomm.config import Config, load_values, names_yaml, read_values, registry
+from relaxcomm.config.origin import Origin
 from relaxcomm.engine.attaching.attached_models import all_attached
 from relaxcomm.engine.attaching.binding import fitted
 from relaxcomm.engine.attaching.model_checks import check_initialised, check_model
@@ -23,6 +24,8 @@ from relaxcomm.replica.named_parameters import named_parameters, trainable
 from relaxcomm.replica.shard_groups import check_replicas
 from relaxcomm.replica.wrappers import check_apart, check_unwrapped
 
+_UNTOLD = Origin("configuration")
+
 
 @dataclass
 class Given:
@@ -31,6 +34,7 @@ class Given:
     Args:
         model: an empty one where what was given is none.
         settings: the configuration, None where it is broken.
+        origin: what errors call the place where its keys stand.
         secret: that all ranks share, or None.
         optimizers: each once.
         problem: what is wrong, or None.
@@ -38,6 +42,7 @@ class Given:
 
     model: nn.Module
     settings: Config | None = None
+    origin: Origin = _UNTOLD
     secret: Secret | None = None
     optimizers: tuple[Optimizer, ...] = ()
     problem: Exception | None = None
@@ -65,7 +70,11 @@ def read(
                 f"{type(model).__name__} is no torch.nn.Module, whose training could be followed; give the "
                 "model itself, and first: attach(model, optimizer, config)"
             )
-        given.settings = config if isinstance(config, Config) else load(_named(config))
+        if isinstance(config, Config):
+            given.settings = config
+        else:
+            values, given.origin = read_values(_named(config))
+            given.settings = load_values(values, given.origin)
         given.secret = given.settings.membership.read_secret()
         given.optimizers = _listed(optimizer)
         if not isinstance(scaler, GradScaler | None):
@@ -132,5 +141,5 @@ def _named(config: str | Path | Mapping[str, Any] | Algorithm) -> str | Path | M
     try:
         registry.algorithm(config)
     except ConfigError as error:
-        raise ConfigError(f"{error}; nor is there a file {config!r}") from None
+        raise ConfigError(f"{config!r} is no file; {error}") from None
     return {"algorithm": config}
