@@ -130,7 +130,7 @@ def carried(
 def _refuse_sums(name: str, module: nn.Module) -> None:
     """Refuse metrics of torchmetrics', which add up what each worker has seen: of those there is no mean."""
     metrics = [one for one in module.modules() if derives_from(type(one), "Metric", "torchmetrics")]
-    if any(one.state_dict() for one in metrics):
+    if any(getattr(one, "metric_state", {}).keys() & one.state_dict() for one in metrics):  # not its networks
         raise ConfigError(
             f"{name!r} holds sums over what each worker has seen, as torchmetrics do, which a mean "
             "would change for another number of workers; compute and reset it before the run is saved, and "

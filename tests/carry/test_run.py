@@ -294,12 +294,16 @@ def test_of_an_averaged_model_the_mean_is_taken():
 def test_a_metric_that_adds_up_has_no_mean():
     torchmetrics = pytest.importorskip("torchmetrics")
 
-    def program(group, use):
-        run, seen = Run(group, "bsp"), torchmetrics.MetricCollection([torchmetrics.SumMetric()])
-        seen.persistent(True)
+    def program(group, use, is_kept=True):
+        metric = torchmetrics.SumMetric()
+        metric.network = torch.nn.Linear(1, 1)  # as FID has one
+        run, seen = Run(group, "bsp"), torchmetrics.MetricCollection([metric])
+        seen.persistent(is_kept)
         with run.engine:
             return use(run, seen=seen)
 
+    states = simulate(lambda group: program(group, Run.export, False), 3)
+    simulate(lambda group: program(group, lambda run, seen: run.load(states, seen=seen), False), 2)
     states = simulate(lambda group: program(group, Run.export), 3)
     with pytest.raises(ConfigError, match="'seen' holds sums over what each worker has seen"):
         simulate(lambda group: program(group, lambda run, seen: run.load(states, seen=seen)), 2)
