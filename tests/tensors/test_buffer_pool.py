@@ -6,7 +6,13 @@ import pytest
 import torch
 
 import relaxcomm
+from relaxcomm.checks.round_trip import context
+from relaxcomm.network.transport import Membership
+from relaxcomm.primitives import choco_gossip, quantize, sign
 from relaxcomm.tensors import buffer_pool
+from relaxcomm.tensors.buckets import Bucket
+from relaxcomm.tensors.items import Item
+from relaxcomm.topology import ring
 from tests.models import take_step
 
 CPU = torch.device("cpu")
@@ -118,3 +124,25 @@ def test_exchanges_of_a_large_model_need_no_more_memory_with_time(compressor, mo
     assert min(relaxcomm.simulate(job, 3)) > 0
     assert made, "the buckets are large enough to be kept"
     assert all(min(when) < 6 for when in made)
+
+
+@pytest.mark.parametrize("compressor", [sign(), quantize(bits=8)])
+def test_compressed_gossip_holds_differences_alone_on_its_way_and_keeps_disagreements_there(
+    compressor, monkeypatch
+):
+    """Beside them: what one bucket has sent and its mixture, and the new public copies in float64."""
+    made: list[int] = []
+    exchange, states, under_way = choco_gossip(gamma=0.4, topology=ring()), [], []
+    numel, fresh = 4 * MANY, buffer_pool._fresh
+    monkeypatch.setattr(buffer_pool, "_fresh", lambda size: made.append(size // (4 * numel)) or fresh(size))
+    for index in range(2):
+        bucket = Bucket(index, [Item("weight", torch.randn(numel))])
+        states.append(dict(exchange.coding_slots(bucket, compressor, Membership(0, 2))))
+        moved = bucket.copy().mul_(1.1)
+        running = exchange.run(context(0, 2, layout=bucket.layout), moved, compressor, states[-1])
+        under_way.append((running, next(running).sends[1]))
+    assert sum(made) == 2
+    for index, (running, sent) in enumerate(under_way):
+        with pytest.raises(StopIteration):
+            running.send({1: sent.clone()})
+        assert sum(made) == 2 + 2 + 2 * (index + 1)

@@ -53,8 +53,8 @@ class sign(QuantizedFeedback):
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         message = _message(tensor, tensor_segments(cx.layout_of(tensor.numel())).cut(cx.shard_size))
-        sent = self.decoded([(1.0, message)], tensor) if keep_sent else None
         parts = yield message
+        sent = self.decoded([(1.0, message)], tensor) if keep_sent else None  # held by nobody on its way
         return self.decoded(parts, tensor), sent
 
     def message_with_feedback(

@@ -71,8 +71,8 @@ class UniformQuantizer(QuantizedFeedback):
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         message = (self._in_kernels if self._suits_kernels(tensor) else self._message)(cx, tensor)
-        sent = self.decoded([(1.0, message)], tensor) if keep_sent else None
         parts = yield message
+        sent = self.decoded([(1.0, message)], tensor) if keep_sent else None  # held by nobody on its way
         return self.decoded(parts, tensor, cx.out), sent
 
     def _segments(self, cx: Context, tensor: Tensor) -> Segments:

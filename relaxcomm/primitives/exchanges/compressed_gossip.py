@@ -64,16 +64,18 @@ class PublicCopyGossip(OverGraph):
         mixing, inner = partial(mixed, cx, self.graph(cx.topology)), inner_state(state, difference)
         change, sent = yield from coded(cx, difference, compressor, inner, mixing, keep_sent=True)
         assert sent is not None
-        self._follow(state, change, sent)
+        self._follow(state, change, sent, spare=difference)
         for x, public, disagreement in _chunks(tensor, state[_COPY], state[_DISAGREEMENT]):
             self._move(x, public, disagreement)
         return tensor
 
-    def _follow(self, state: State, change: Tensor, sent: Tensor | Sparse) -> None:
-        """`r_i <- r_i + q_i`, `d_i <- d_i + sum_j W_ij q_j - q_i`."""
+    def _follow(self, state: State, change: Tensor, sent: Tensor | Sparse, spare: Tensor) -> None:
+        """`r_i <- r_i + q_i`, `d_i <- d_i + sum_j W_ij q_j - q_i`, which is kept in `spare` if it can be."""
+        local, before = as_dense(sent, change), state[_DISAGREEMENT]
+        is_free = spare.untyped_storage().data_ptr() != local.untyped_storage().data_ptr()
+        disagreements = buffer_pool.out_or_empty(before, before.dtype, spare if is_free else None)
         copies = buffer_pool.empty_like(state[_COPY])
-        disagreements = buffer_pool.empty_like(state[_DISAGREEMENT])
-        places = copies, state[_COPY], disagreements, state[_DISAGREEMENT], change, as_dense(sent, change)
+        places = copies, state[_COPY], disagreements, before, change, local
         for new_public, public, new_disagreement, disagreement, all_sent, local_sent in _chunks(*places):
             new_public.copy_(local_sent).add_(public)
             torch.add(disagreement, all_sent, out=new_disagreement).sub_(local_sent)
