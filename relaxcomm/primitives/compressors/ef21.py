@@ -12,6 +12,7 @@ from relaxcomm.fields.frozen import frozen
 from relaxcomm.primitives.compressors.decode import as_dense
 from relaxcomm.primitives.compressors.memory import Memory, inner_slots, inner_state
 from relaxcomm.roles import Coding, Compressor, CompressorFacts, Context, State
+from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.messages import MAXIMUM
 
@@ -67,4 +68,6 @@ class ef21(Memory):
         assert sent is not None
         state[_ESTIMATE] = state[_ESTIMATE] + as_dense(sent, tensor)
         state[_MEAN] = torch.add(state[_MEAN], change)
-        return state[_MEAN].clone(), state[_ESTIMATE] if keep_sent else None
+        mean = state[_MEAN]  # which the engine would write into
+        result = buffer_pool.out_or_empty(mean, mean.dtype, cx.out).copy_(mean)
+        return result, state[_ESTIMATE] if keep_sent else None

@@ -73,6 +73,7 @@ class scatter_gather(ShardedExchange):
         messages, known = list(shards.messages), shards.known[rank]
         came = yield from scatter(messages)
         mean = shards.sum(rank, [(1 / num_shards, messages[rank].unpack(row)) for row in came])
+        del came  # as much as was sent, while the means are on their way
         again = known.part(0, mean.numel())  # a place of its own: its draws are not those of the first
         again = again.at(difference=None, out=known.out)
         if not self.server_feedback:  # which keeps what a shorter type cannot hold

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import weakref
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -18,6 +20,7 @@ from relaxcomm.primitives import (
     chunk_top_k,
     deltas,
     dgc,
+    ef21,
     error_feedback,
     every,
     gaussian_k,
@@ -135,6 +138,7 @@ def test_feedback_in_the_pass_that_chooses_is_feedback(compressor, decay, monkey
         error_feedback(
             compressor=chain(compressors=(chunk_top_k(num_kept=1, chunk_size=16), quantize(bits=4)))
         ),
+        ef21(compressor=top_k(density=0.01)),
     ],
     ids=repr,
 )
@@ -319,3 +323,24 @@ def test_gossip_needs_no_memory_for_its_result():
         running.send({rank: one.view(torch.uint8) for rank, one in came.items()})
     assert stop.value.value.data_ptr() == tensor.data_ptr()
     assert tensor.tolist() == [4.0, 3.0]
+
+
+def test_the_mean_of_estimates_takes_the_memory_of_what_was_sent():
+    compressor, tensor = ef21(compressor=top_k(density=0.5)), torch.tensor([6.0, 3.0])
+    state = dict(compressor.init(bucket_of(tensor)))
+    coding = compressor.encode_decode(replace(context(0), out=tensor), tensor, state, keep_sent=False)
+    result, _ = finish(coding, ((0.5, next(coding)),))
+    assert result.data_ptr() == tensor.data_ptr() != state["mean_estimate"].data_ptr()
+    assert result.tolist() == state["mean_estimate"].tolist() == [3.0, 0.0]
+
+
+def test_what_scatter_gather_has_received_is_gone_when_means_are_on_their_way():
+    cx = replace(context(0), membership=Membership(0, 2), out=None)
+    running = scatter_gather().run(cx, torch.tensor([6.0, 3.0]), identity(), {})
+    came = np.zeros((2, 4), dtype=np.uint8)
+    is_there = weakref.ref(came)
+    assert next(running).tensor.shape == came.shape
+    running.send(torch.from_numpy(came))
+    del came
+    assert is_there() is None
+    running.close()
