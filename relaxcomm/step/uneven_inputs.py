@@ -75,7 +75,8 @@ class UnevenInputs:
     def is_anything_ahead(self) -> bool:
         """Whether there will be something to take part in."""
         step = self._bound.clock.step
-        return bool(self._parameters.late) or any(
+        is_late = bool(self._parameters.late) or any(True for _ in self._backward.late)
+        return is_late or any(
             rule.active[1] is None or rule.active[1] > step for rule in self._bound.algorithm.rules
         )
 

@@ -169,6 +169,23 @@ def test_a_rule_that_ends_is_followed_to_its_last_result(batches):
         np.testing.assert_allclose(end, expected[2], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:.*replicas part for good")
+def test_a_rule_of_gradients_that_ends_is_followed_to_its_last_late_one():
+    """The gradients of steps 0 to 4 land three steps later, beside a step's own from step 5 on."""
+    workers, late, batches = simulated_workers(3, "plain"), {}, (3, 5, 9)
+    for step in range(max(batches)):
+        active = np.array([[step < count] for count in batches])
+        own, held = np.where(active, workers.gradients(step), 0.0), workers.parameters
+        if step < 5:
+            late[step + 3], own = own.mean(axis=0), np.zeros_like(own)
+        workers.update(own + late.pop(step, 0.0))
+        workers.parameters = np.where(active, workers.parameters, held)
+    rule = {"payload": "gradients", "exchange": "all_reduce", "delay": 3, "active": [0, 5]}
+    for end, _, steps in in_process(uneven, 3, {"algorithm": {"rules": [rule]}}, batches):
+        assert steps == max(batches)
+        np.testing.assert_allclose(end, workers.parameters[2], rtol=1e-9, atol=1e-9)
+
+
 def enter(context):
     with context:
         pass
