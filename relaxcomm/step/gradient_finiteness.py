@@ -67,7 +67,7 @@ class GradientFiniteness:
         if isinstance(good, Tensor) and self._bound.replica.scaler is None:
             for bucket in guarded:
                 bucket.buffer.main.masked_fill_(~good, 0)
-            put_in = [bucket.put_in for bucket in guarded if bucket.put_in is not None]
+            put_in = [one for bucket in guarded for one in bucket.put_in]
             self._bound.flags.add(good, self._bound.clock.step, put_in)
 
     def check_late(self, buckets: Buckets, drained: Buckets) -> None:
@@ -93,6 +93,7 @@ class GradientFiniteness:
         """An error that says where NaN or infinity arose; the ranks ask each other."""
         came = [name for bucket, result in bad for name in spoilt(bucket.bucket, result, GRADIENT)]
         put_in = [name for bucket in buckets for name in bucket.not_finite]
+        put_in += [name for bucket in buckets for one in bucket.put_in for name in one.bad()]
         return non_finite_error(self._bound.world, put_in, came, self._bound.clock.step)
 
 

@@ -57,7 +57,7 @@ class GradientTransfers:
         self._observed: list[Tensor] = []
         self._is_finite: bool | None = None
         self.not_finite: list[str] = []
-        self.put_in: PutIn | None = None
+        self.put_in: list[PutIn] = []
         self.trained = self._all
         self.is_guarded = self.ran_apart = False
         self.buffer.expect_all()
@@ -87,10 +87,10 @@ class GradientTransfers:
         if not firing.carries_flags:
             self.trained = trained_flags(self.bucket, self.buffer.views, self._all)
         # The exchange overwrites it, so later nobody could say on which rank it arose.
-        found = []
+        found: Sequence[str] | PutIn = ()
         if self._names_ranks and firing.guarded:
             if self._on_gpu:
-                self.put_in = PutIn.of(named(self.bucket, GRADIENT), self.buffer.views)
+                found = PutIn.of(named(self.bucket, GRADIENT), self.buffer.views)
             else:
                 found = spoilt(self.bucket, self.buffer.main, GRADIENT)
         transfers = [
@@ -101,7 +101,7 @@ class GradientTransfers:
         if late:
             self.late.send(late[0], found)
         elif transfers:
-            self.not_finite += found
+            self._note(found)
             transfers[0].launch(self._program(transfers, divided=firing.divided), self._clock.step, pipeline)
         self._ran += transfers
         self.is_guarded, self.ran_apart = self.is_guarded or firing.guarded, self.ran_apart or firing.apart
@@ -133,7 +133,7 @@ class GradientTransfers:
             self._ran.append(late)
             self.is_guarded = True
             self.ran_apart = self.ran_apart or not late.task.rule.exchange.facts.same_result
-            self.not_finite += late.not_finite
+            self._note(late.put_in or late.not_finite)
             self.buffer.main.add_(self.late.land(late, replaces_own=self.firing.sends_late))
 
     @property
@@ -144,7 +144,8 @@ class GradientTransfers:
     def drain(self) -> None:
         """Put the oldest late gradient into `.grad`."""
         late = self.late.oldest()
-        self.not_finite = list(late.not_finite)
+        self.not_finite, self.put_in = [], []
+        self._note(late.put_in or late.not_finite)
         self.buffer.expect_all()
         # What any rank used when it was sent gets a `.grad`, frozen meanwhile or not: so do all ranks alike.
         self.buffer.unused = list(range(len(self.bucket.items)))
@@ -179,6 +180,13 @@ class GradientTransfers:
         self.commit(False)
         self.late.forget_sent_now()
         self.buffer.theirs.give_back()
+
+    def _note(self, found: Sequence[str] | PutIn) -> None:
+        """What this rank has put into what comes in this step, if that is not finite."""
+        if isinstance(found, PutIn):
+            self.put_in.append(found)
+        else:
+            self.not_finite += found
 
     def _program(self, transfers: Sequence[Transfer], *, divided: bool) -> Program:
         buffer, numel = self.buffer, self.bucket.numel

@@ -11,6 +11,7 @@ from torch import Tensor
 from relaxcomm.replica.gradient_buffer import GradientBuffer
 from relaxcomm.replica.gradient_in_place import GradientInPlace
 from relaxcomm.step.bound import Bound
+from relaxcomm.step.device_flags import PutIn
 from relaxcomm.step.transfer import Transfer
 from relaxcomm.tensors.buckets import Bucket
 
@@ -37,12 +38,12 @@ class LateGradients:
         """The one that was sent first."""
         return self._flying[0]
 
-    def send(self, transfer: Transfer, not_finite: Sequence[str]) -> None:
+    def send(self, transfer: Transfer, not_finite: Sequence[str] | PutIn) -> None:
         """Send what the buffer holds.
 
         Args:
             transfer: of the bucket.
-            not_finite: what of it is not.
+            not_finite: what of it is not, or how to learn that from a GPU.
         """
         message = self._buffer.whole if transfer.task.carries_flags else self._buffer.main
         transfer.read(self._buffer.main)

@@ -174,7 +174,7 @@ def test_waits_of_an_evaluation_grow_neither_with_tensors_nor_with_buckets(algor
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("name", ["local_sgd", "d_psgd", "topk_sgd", "ef_signsgd"])
+@pytest.mark.parametrize("name", ["local_sgd", "d_psgd", "topk_sgd", "ef_signsgd", "delayed_sgd"])
 def test_what_is_not_finite_is_left_out_and_is_an_error_two_steps_later(name):
     with PretendGpu() as gpu, pytest.raises(relaxcomm.NonFiniteError) as raised:
         train(name, gpu, spoil=5)
