@@ -296,6 +296,37 @@ def test_samples_estimator_needs_to_know_their_sizes():
         in_process(split_by_hand, 3)
 
 
+def after_a_skip(world, estimator):
+    """Rank 1 skips the step before the one in which gradients are compared."""
+    model, scaler = make_model(), torch.amp.GradScaler("cpu", init_scale=2.0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    parameters = {"steps": 2, "estimator": estimator, "tolerance": 99.0, "max_batch_size": 8}
+    with world.attach(
+        model, optimizer, {"algorithm": {"name": "adaptive_local_sgd", **parameters}}, scaler=scaler
+    ) as engine:
+        for step, batch in enumerate(engine.loader(TensorDataset(X[:72], Y[:72]), batch_size=4)):
+            factor = math.inf if (step, world.rank) == (2, 1) else 1.0
+            for (x, y), share in engine.micro_batches(batch, 2):
+                scaler.scale(factor * share * loss_of(model, x, y)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(("estimator", "test"), [("workers", norm_test), ("samples", sample_norm_test)])
+def test_the_samples_of_a_step_are_none_of_one_that_a_scaler_has_skipped(estimator, test, monkeypatch):
+    observe, found = test.observe, []
+
+    def watch(self, cx, seen):
+        found.append(seen.samples if seen.micro is None else seen.micro.samples)
+        return observe(self, cx, seen)
+
+    monkeypatch.setattr(test, "observe", watch)
+    in_process(after_a_skip, 3, estimator)
+    assert set(found) == {4}
+    assert len(found) == 3 * 3, "three ranks, three exchanges"
+
+
 def test_controllers_that_see_nothing_are_refused():
     rule = {"payload": "gradients", "exchange": "all_reduce", "outer": "observe"}
     base = {"payload": "parameters", "exchange": "all_reduce"}

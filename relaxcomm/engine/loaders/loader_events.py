@@ -9,6 +9,7 @@ import torch
 
 from relaxcomm.data import ClientLoader, ShareLoader
 from relaxcomm.data.loader import nothing
+from relaxcomm.engine.loop.scaler_sharing import close_skipped_steps
 from relaxcomm.engine.reporting.run_warnings import warn_of_read_on
 from relaxcomm.roles.controller import BATCH_SIZE
 from relaxcomm.step.bound import Bound
@@ -16,14 +17,15 @@ from relaxcomm.step.bound import Bound
 Event: TypeAlias = Callable[[str, Mapping[str, float]], None]
 
 
-def connect(bound: Bound, loader: ShareLoader | ClientLoader, event: Event) -> None:
+def connect(now: Callable[[], Bound], loader: ShareLoader | ClientLoader, event: Event) -> None:
     """Have a loader tell of what it gives out, and listen to what the algorithm chooses.
 
     Args:
-        bound: the algorithm.
+        now: tells of the algorithm.
         loader: of training data.
         event: told when a client and a round have ended.
     """
+    bound = now()
     loader.on_batch = bound.world.statistics.given
     if isinstance(loader, ClientLoader):
         bound.controllers.follows_loader = True
@@ -34,8 +36,9 @@ def connect(bound: Bound, loader: ShareLoader | ClientLoader, event: Event) -> N
         bound.controllers.follow(BATCH_SIZE, loader.sizes.batch_size, loader.sizes.resize)
 
         def given(samples: int) -> None:
-            bound.world.statistics.given(samples)
-            bound.controllers.given(samples)
+            close_skipped_steps(bound.replica.scaler)  # which are not of this batch
+            now().world.statistics.given(samples)
+            now().controllers.given(samples)
 
         loader.on_batch = given
 

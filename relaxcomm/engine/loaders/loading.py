@@ -75,7 +75,7 @@ class Loaders:
         else:
             if follows:
                 self._follow(bound.algorithm, data, batch_size)
-            connect(bound, loader, self._event)
+            connect(self._bound, loader, self._event)
         self._data_sets.add(data)
         return loader
 
@@ -91,7 +91,7 @@ class Loaders:
                 have; 0 for one that is not.
         """
         for loader in self._live - self._unread:
-            connect(self._bound(), loader, self._event)
+            connect(self._bound, loader, self._event)
         if saved is not None and caught_up_at:
             self._later.append(_Later(caught_up_at, saved, now))
             return
@@ -155,7 +155,7 @@ class Loaders:
             self._unread.remove(loader)
             if follows:
                 self._follow(bound.algorithm, data, batch_size)
-            connect(bound, loader, self._event)
+            connect(self._bound, loader, self._event)
 
     def _follow(self, algorithm: Algorithm, data: Data, batch_size: int) -> None:
         if self._followed not in (None, data):
