@@ -264,7 +264,7 @@ def test_on_a_gpu_who_skips_a_step_learns_in_it_of_what_was_not_finite_before(mo
     """As the others do just before theirs; they ask all ranks on which one it arose."""
     monkeypatch.setattr("relaxcomm.network.in_process.tensors_of", lambda operation: [])
 
-    def train(group):
+    def train(group, begun):
         with gpu.in_thread():
             model = nn.Linear(4, 2).to("cuda")
             optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -273,6 +273,7 @@ def test_on_a_gpu_who_skips_a_step_learns_in_it_of_what_was_not_finite_before(mo
                 model, optimizer, {"algorithm": {"name": "local_sgd", "steps": 1}}, scaler=scaler
             ):
                 for step in range(9):
+                    begun.append(step)
                     if (step, group.rank()) == (3, OVERFLOW_RANK):
                         model.weight.data.fill_(math.nan)  # so that it skips all steps from here on
                     scaler.scale(model(torch.ones(2, 4, device="cuda")).square().mean()).backward()
@@ -281,8 +282,10 @@ def test_on_a_gpu_who_skips_a_step_learns_in_it_of_what_was_not_finite_before(mo
                     optimizer.zero_grad()
 
     def told(group):
+        begun = []
         with pytest.raises(NonFiniteError, match=r"step 3: NaN .* in parameter weight on rank 1"):
-            train(group)
+            train(group, begun)
+        return begun[-1]
 
     with PretendGpu() as gpu:
-        relaxcomm.simulate(told, 3)
+        assert relaxcomm.simulate(told, 3) == [5, 6, 5], "who has skipped a step ends it in the next forward"
