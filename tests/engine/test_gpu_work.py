@@ -182,6 +182,11 @@ def test_what_is_not_finite_is_left_out_and_is_an_error_two_steps_later(name):
     assert "up to 2 steps late" in str(raised.value)
 
 
+def test_so_is_a_late_gradient_that_lands_when_the_run_ends():
+    with PretendGpu() as gpu, pytest.raises(relaxcomm.NonFiniteError, match=r"the gradient of .* on rank 1"):
+        train("delayed_sgd", gpu, layers=2, spoil=STEPS - 1)
+
+
 def go_on(algorithm, state, steps, gpu=None):
     """Train from a state (None: from the beginning); the parameters of every rank and the state then."""
     device = "cpu" if gpu is None else "cuda"
