@@ -169,7 +169,7 @@ class Waiting:
         """What torch's error means for this rank, which waited there."""
         if isinstance(error, RefusedError):
             return self.failure(at, Missing(f"an answer was refused and not used: {error}"))
-        cause = self.peers.cause(mine or self.status("asks", ""), _GRACE_SECONDS)
+        cause = self.peers.cause(mine or self.status("asks", "", 0), _GRACE_SECONDS)
         return self.failure(at, replace(cause, words=f"{cause.words} ({without_frames(error)})"))
 
     def failure(self, at: object, cause: Missing) -> CommunicationError:

@@ -6,12 +6,16 @@ import os
 from datetime import timedelta
 
 import pytest
+import torch
 import torch.distributed as dist
 
+from relaxcomm.network import waiting
 from relaxcomm.network.liveness import Peers
+from relaxcomm.network.operations import Agree, Label
 from relaxcomm.network.processes import this_process
 from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.status import Status
+from relaxcomm.network.trail import Trail
 from relaxcomm.network.transport import Membership
 
 LIMIT, MINE = timedelta(seconds=10), Status("waits", "waits")
@@ -72,3 +76,21 @@ def test_what_a_rank_said_before_others_went_on_is_told_as_old_news(held):
     assert everyone[1].heard(Status("waits", "", 1, 900)) == f"rank 0 closed at step 2; {old}"
     for mine in (Status("waits", "", 1, 3), Status("asks", "", 0, 0)):
         assert "earlier" not in everyone[1].heard(mine)
+
+
+def test_what_is_said_now_is_no_old_news_to_who_has_issued_more(held, monkeypatch):
+    """As on a GPU, whose host goes on: where a connection breaks all may be at one operation."""
+    monkeypatch.setattr(waiting, "_GRACE_SECONDS", 0.0)
+    trail = Trail()
+    for step in range(3):
+        trail.add(Agree(torch.ones(1), "sum"), Label(step, "0"))
+    [store], everyone = held
+    client = dist.TCPStore("127.0.0.1", store.port, is_master=False)
+    place = Rendezvous(client, "run", Membership(1, 3), (0, 1, 2), LIMIT, LIMIT, None)
+    mine = waiting.Waiting(place, trail, seconds=10, limit="", elastic=False, is_watched=False)
+    mine.peers.meet([this_process()] * 3)
+    everyone[0].announce(Status("waits", "waits at step 1", operations=1))
+    everyone[2].announce(Status("waits", "waits at step 1", operations=1))
+    said = str(mine.broke("step 1", RuntimeError("unhandled cuda error")))
+    assert "rank 0 waits at step 1; rank 2 waits at step 1" in said
+    mine.peers.close()
