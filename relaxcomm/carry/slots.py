@@ -55,11 +55,10 @@ def grown(value: Tensor, how: Carried | None, *, before: int, now: int) -> Tenso
     """
     if how != "share" or now <= before:
         return value
-    made = value * (now / before)
-    if made.dtype == value.dtype:
-        return made
+    if value.is_floating_point() or value.is_complex():
+        return value * (now / before)
     whole = torch.iinfo(value.dtype)  # such as residuals of 8 bits
-    return made.round().clamp(whole.min, whole.max).to(value.dtype)
+    return (value.double() * (now / before)).round().clamp(whole.min, whole.max).to(value.dtype)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import torch
 from relaxcomm import Algorithm, ConfigError, Rule, simulate
 from relaxcomm.carry.means import same, shares
 from relaxcomm.carry.random_numbers import carried_random
+from relaxcomm.carry.slots import grown
 from relaxcomm.data import Progress
 from relaxcomm.engine import attach
 from relaxcomm.network.transport import Membership
@@ -363,6 +364,11 @@ def test_states_that_do_not_belong_together_are_refused(spoil, text):
 
     for found in simulate(new, 2):
         assert re.search(text, found), found
+
+
+def test_a_share_of_whole_numbers_is_rounded_once_and_kept_within_its_type():
+    value = torch.tensor([2**24 + 3, 2**31 - 1, -(2**31)], dtype=torch.int32)
+    assert grown(value, "share", before=2, now=3).tolist() == [25165828, 2**31 - 1, -(2**31)]
 
 
 @pytest.mark.parametrize("before", range(1, 6))
