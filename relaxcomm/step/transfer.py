@@ -88,11 +88,11 @@ class Transfer:
         result: Tensor,
         snapshot: Tensor | None = None,
     ) -> Transfer:
-        """One that a checkpoint has saved with its result."""
+        """One that a checkpoint has saved with its result, in memory of its own: it may be loaded again."""
         (round, samples), device = counts, task.bucket.device
         made = cls.of(bound, task, round=round, samples=samples)
-        made._flight, made.due, made.sent = Landed(result.to(device)), due, None
-        made.snapshot = None if snapshot is None else snapshot.to(device)
+        made._flight, made.due, made.sent = Landed(result.to(device, copy=True)), due, None
+        made.snapshot = None if snapshot is None else snapshot.to(device, copy=True)
         return made
 
     def read(self, out: Tensor) -> Tensor:

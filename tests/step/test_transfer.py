@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from relaxcomm import Algorithm, Link, Rule, attach, simulate, trajectory
+from relaxcomm.carry.means import same
 from relaxcomm.plugin import Context, Membership, Outer, frozen
 from relaxcomm.primitives import (
     all_reduce,
@@ -22,6 +23,7 @@ from relaxcomm.primitives import (
     sgd,
 )
 from relaxcomm.step.flight import labelled
+from tests.models import take_step
 
 seen = []
 
@@ -148,3 +150,22 @@ def test_what_a_server_is_sent_is_not_held_until_it_answers():
     with pytest.raises(StopIteration):
         program.send(came)
     assert not tensor.any()
+
+
+def test_a_state_can_be_loaded_again():
+    """A late result moves the model by memory that it overwrites."""
+
+    def train(group):
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        late = Rule(payload=parameters(), exchange=all_reduce(), delay=1)
+        with attach(model, optimizer, Algorithm(rules=(late,)), process_group=group) as engine:
+            for _ in range(2):
+                take_step(model(torch.ones(1, 2)).sum() * group.rank(), optimizer)
+            state = engine.state_dict()
+            before = copy.deepcopy(state)
+            engine.load_state_dict(state)
+            take_step(model(torch.ones(1, 2)).sum() * group.rank(), optimizer)
+            return same(state, before)
+
+    assert simulate(train, 2) == [True, True]
