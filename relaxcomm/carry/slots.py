@@ -61,6 +61,23 @@ def grown(value: Tensor, how: Carried | None, *, before: int, now: int) -> Tenso
     return (value.double() * (now / before)).round().clamp(whole.min, whole.max).to(value.dtype)
 
 
+def _part_of_sum(held: Sequence[Tensor], new: Membership) -> Tensor:
+    """What a new rank takes of whole numbers, such as counts, whose sum stays.
+
+    Example:
+        >>> [int(_part_of_sum([torch.tensor(5), torch.tensor(8)], Membership(rank, 3))) for rank in range(3)]
+        [3, 5, 5]
+    """
+    wide = torch.stack(list(held)).double()
+
+    def before(rank: int) -> Tensor:  # on the line on which `shares` has old and new ranks
+        end = rank * len(held) / new.world_size
+        parts = [one * min(1.0, max(0.0, end - old)) for old, one in enumerate(wide)]
+        return torch.stack(parts).sum(0).round()
+
+    return (before(new.rank + 1) - before(new.rank)).to(held[0].dtype)
+
+
 @dataclass(frozen=True)
 class Carrier:
     """Carries slots to one of the new ranks.
@@ -113,6 +130,8 @@ class Carrier:
             raise self._error(owner, slot, "it differs between the ranks")
         if how in ALIKE or how == "mean":
             return mean(held)
+        if how == "sum" and not (held[0].is_floating_point() or held[0].is_complex()):
+            return _part_of_sum(held, self.membership)
         taken = mean(held, shares(self.before, self.membership))
         return taken if how == "share" else taken * (self.before / self.membership.world_size)
 

@@ -16,7 +16,7 @@ import torch
 from relaxcomm import Algorithm, ConfigError, Rule, simulate
 from relaxcomm.carry.means import same, shares
 from relaxcomm.carry.random_numbers import carried_random
-from relaxcomm.carry.slots import grown
+from relaxcomm.carry.slots import Carrier, grown
 from relaxcomm.data import Progress
 from relaxcomm.engine import attach
 from relaxcomm.network.transport import Membership
@@ -369,6 +369,14 @@ def test_states_that_do_not_belong_together_are_refused(spoil, text):
 def test_a_share_of_whole_numbers_is_rounded_once_and_kept_within_its_type():
     value = torch.tensor([2**24 + 3, 2**31 - 1, -(2**31)], dtype=torch.int32)
     assert grown(value, "share", before=2, now=3).tolist() == [25165828, 2**31 - 1, -(2**31)]
+
+
+@pytest.mark.parametrize("after", range(1, 6))
+def test_a_sum_of_whole_numbers_stays_of_its_type_and_as_large(after):
+    held = [torch.tensor([5, -7]), torch.tensor([8, 2]), torch.tensor([0, 2**40 + 1])]
+    made = [Carrier(3, Membership(rank, after)).one("", "", "sum", held) for rank in range(after)]
+    assert torch.stack(made).dtype == torch.int64
+    assert torch.equal(torch.stack(made).sum(0), torch.stack(held).sum(0))
 
 
 @pytest.mark.parametrize("before", range(1, 6))
