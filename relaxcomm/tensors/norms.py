@@ -35,6 +35,26 @@ def squared_norm(tensors: Sequence[Tensor]) -> float:
     return float(sum(torch.linalg.vector_norm(one, dtype=torch.float64).square() for one in tensors))
 
 
+def norms(tensors: Sequence[Tensor]) -> Tensor:
+    """The norm of each tensor of one type, `[len(tensors)]`, as `row_norms` has it of a single row.
+
+    Example:
+        >>> import torch
+        >>> from relaxcomm.tensors.norms import norms
+        >>> norms([torch.tensor([3.0, 4.0]), torch.full((4,), 1e30)])
+        tensor([5.0000e+00, 2.0000e+30])
+    """
+
+    def in_type(dtype: torch.dtype | None) -> Tensor:
+        return torch.stack(list(torch._foreach_norm(list(tensors), dtype=dtype))).to(tensors[0].dtype)
+
+    if tensors[0].device.type != "cpu":
+        return in_type(torch.float64)
+    found = in_type(None)
+    is_near = (found > _LEAST) & (found < _MOST)
+    return found if bool(is_near.all()) else torch.where(is_near, found, in_type(torch.float64))
+
+
 def row_norms(rows: Tensor) -> Tensor:
     """The norm of each row; squares of very large and very small entries need a wide range."""
     if rows.device.type == "cpu":

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
+from relaxcomm.tensors.host_copies import kept_per_stream, on_device
+
 _CACHED = 1 << 19  # entries that fit a CPU's cache together with what is made of them
+_SHORT = 1 << 14  # entries of a segment that take less time than the operators that work on it alone
 
 
 def chunk_size(tensor: Tensor, cached: int | None = None) -> int:
@@ -19,20 +23,39 @@ def chunk_size(tensor: Tensor, cached: int | None = None) -> int:
 
 @dataclass(frozen=True)
 class Group:
-    """`num` segments of equal size that stand one behind the other from `start` to `stop`."""
+    """`num` segments that stand one behind the other from `start` to `stop`.
+
+    They are of equal size unless `sizes` has that of each.
+    """
 
     first: int
     num: int
     start: int
     stop: int
+    sizes: tuple[int, ...] = ()
 
     def rows(self, flat: Tensor) -> Tensor:
-        """The entries, `[num, size]`."""
-        return flat[self.start : self.stop].view(self.num, -1)
+        """The entries, `[num, size]`; of segments of several sizes in one row."""
+        return flat[self.start : self.stop].view(1 if self.sizes else self.num, -1)
 
-    def scales(self, values: Tensor) -> Tensor:
-        """A number for each segment, `[num, 1]`."""
-        return values[self.first : self.first + self.num].view(-1, 1)
+    def split(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """The entries in `rows`, apart for each segment where sizes differ."""
+        return torch.split(rows.view(-1), list(self.sizes)) if self.sizes else (rows.view(-1),)
+
+    def own(self, values: Tensor) -> Tensor:
+        """A number for each segment, `[num]`."""
+        return values[self.first : self.first + self.num]
+
+    def lengths(self, device: torch.device) -> Tensor:
+        """How many entries a segment has, of each where sizes differ."""
+        return _on_device(self.sizes or ((self.stop - self.start) // self.num,), device)
+
+    def beside(self, own: Tensor) -> Tensor:
+        """A number for each segment, `[num]`, as it stands beside `rows`."""
+        if not self.sizes:
+            return own.view(-1, 1)
+        numel = self.stop - self.start
+        return own.repeat_interleave(self.lengths(own.device), output_size=numel).view(1, -1)
 
     def chunks(self, size: int) -> Iterator[Group]:
         """This group in parts of at most `size` entries; several of them may belong to one segment."""
@@ -122,15 +145,16 @@ class Segments:
 
     @functools.lru_cache(maxsize=256)  # noqa: B019  segments are a few small numbers
     def groups(self, together: int) -> tuple[Group, ...]:
-        """All segments in order, those of equal size together up to so many entries."""
+        """All segments in order, blocks and short ones together up to so many entries."""
         return tuple(self._groups(together))
 
     def _groups(self, together: int) -> Iterator[Group]:
         if self.block_size is None:
-            start = 0
-            for index, size in enumerate(self.sizes):
-                yield Group(index, 1, start, start + size)
-                start += size
+            first = start = 0
+            for sizes in _runs(self.sizes, together):
+                num, numel = len(sizes), sum(sizes)
+                yield Group(first, num, start, start + numel, sizes if num > 1 else ())
+                first, start = first + num, start + numel
             return
         size, whole = self.block_size, self.numel // self.block_size
         step = max(1, together // size)
@@ -139,3 +163,22 @@ class Segments:
             yield Group(first, num, first * size, (first + num) * size)
         if whole * size < self.numel:
             yield Group(whole, 1, whole * size, self.numel)
+
+
+def _runs(sizes: Sequence[int], together: int) -> Iterator[tuple[int, ...]]:
+    """The same sizes, those of short segments together up to so many entries."""
+    run: list[int] = []
+    left = together
+    for size in sizes:
+        if run and (size > left or max(size, run[-1]) > _SHORT):
+            yield tuple(run)
+            run, left = [], together
+        run.append(size)
+        left -= size
+    if run:
+        yield tuple(run)
+
+
+@kept_per_stream(256)
+def _on_device(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    return on_device(torch.tensor(sizes), device)

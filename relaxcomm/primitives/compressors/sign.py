@@ -20,7 +20,7 @@ from relaxcomm.tensors.bit_packing import pack_signs, packed_bytes
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import SIGNS, Signs
 from relaxcomm.tensors.precision import wide
-from relaxcomm.tensors.segments import Segments, chunk_size
+from relaxcomm.tensors.segments import Group, Segments, chunk_size
 
 _RULE = ScaleRule("mean", num_codes=2, factor=2.0)
 
@@ -77,19 +77,35 @@ def _message(tensor: Tensor, segments: Segments) -> Signs:
         steps = segment_scales(tensor, segments, _RULE).steps
         return Signs(pack_nonnegative(tensor, segments), steps, steps[:0], 2, segments)
     steps = tensor.new_empty(segments.count, dtype=wide(tensor.dtype))
-    for index, group in enumerate(segments.groups(tensor.numel())):
-        steps[index] = 2 * _mean_size(tensor[group.start : group.stop])
+    for group in segments.groups(chunk_size(tensor)):
+        group.own(steps).copy_(2 * _mean_sizes(group, tensor))
     return Signs(pack_signs(tensor), steps, steps[:0], 2, segments)
 
 
-def _mean_size(tensor: Tensor) -> Tensor:
-    """`||x||_1 / d` in float64, in which no sum of float32 overflows."""
+def _mean_sizes(group: Group, tensor: Tensor) -> Tensor:
+    """`||x||_1 / d` of each segment in float64, in which no sum of float32 overflows."""
+
+    def exact() -> Tensor:
+        sizes = group.split(group.rows(tensor).abs())
+        return torch.stack([one.sum(dtype=torch.float64) for one in sizes])
+
     if tensor.device.type == "cpu" and tensor.dtype == torch.float32:
-        chunks = torch.split(tensor, chunk_size(tensor))
-        sizes = torch.empty_like(chunks[0])
-        total = torch.zeros((), dtype=torch.float64)
-        for one in chunks:
-            total += torch.abs(one, out=sizes[: one.numel()]).sum()
-        if bool(torch.isfinite(total)):
-            return total / tensor.numel()
-    return tensor.abs().sum(dtype=torch.float64) / tensor.numel()
+        total = _short_sums(group, tensor)
+        is_finite = total.isfinite()
+        if not bool(is_finite.all()):
+            total = torch.where(is_finite, total, exact())
+    else:
+        total = exact()
+    return total / group.lengths(tensor.device)
+
+
+def _short_sums(group: Group, tensor: Tensor) -> Tensor:
+    """`||x||_1` of each segment, summed up in the tensor's type while it is in the cache."""
+    size = chunk_size(tensor)
+    sizes = tensor.new_empty(min(size, group.stop - group.start))
+    total = torch.zeros(group.num, dtype=torch.float64)
+    for chunk in group.chunks(size):
+        rows = chunk.rows(tensor).view(-1)
+        here = torch.abs(rows, out=sizes[: rows.numel()])
+        total += torch.stack([one.sum() for one in chunk.split(here)])
+    return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -18,7 +19,7 @@ from relaxcomm.primitives.compressors.uniform_quantizer import (
 )
 from relaxcomm.roles import CompressorFacts
 from relaxcomm.tensors.layout import Layout
-from relaxcomm.tensors.norms import row_norms
+from relaxcomm.tensors.norms import norms
 from relaxcomm.tensors.segments import Segments
 
 
@@ -63,9 +64,17 @@ class terngrad(UniformQuantizer):
         return tensor_segments(layout)
 
     def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        step = torch.maximum(rows.amax(1), -rows.amin(1))
+        return self._cut(torch.maximum(rows.amax(1), -rows.amin(1)), rows.unbind())
+
+    def spread_each(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        both = list(parts), torch._foreach_neg(list(parts))
+        high, low = (torch.stack(list(torch._foreach_max(one))) for one in both)
+        return self._cut(torch.maximum(high, low), parts)
+
+    def _cut(self, step: Tensor, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         if self.clip is not None:
-            step = torch.minimum(step, self.clip / math.sqrt(rows.shape[1]) * row_norms(rows))
+            factors = step.new_tensor([self.clip / math.sqrt(part.numel()) for part in parts])
+            step = torch.minimum(step, factors * norms(parts))
         return step, step
 
     @property

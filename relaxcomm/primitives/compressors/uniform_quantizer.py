@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -24,7 +25,7 @@ from relaxcomm.tensors.host_copies import on_device
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import QUANTIZED, Quantized
 from relaxcomm.tensors.precision import wide
-from relaxcomm.tensors.segments import Segments, chunk_size
+from relaxcomm.tensors.segments import Group, Segments, chunk_size
 from relaxcomm.tensors.shards import shards_of
 
 QUANTIZER_FACTS = replace(
@@ -63,6 +64,11 @@ class UniformQuantizer(QuantizedFeedback):
     @abstractmethod
     def spread(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Distance of the levels and the lowest (not looked at around 0), each `[num]`, for `[num, size]`."""
+
+    def spread_each(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """The same for segments of several sizes, each on its own."""
+        steps, lows = zip(*(self.spread(part.view(1, -1)) for part in parts), strict=True)
+        return torch.cat(steps), torch.cat(lows)
 
     @property
     @abstractmethod
@@ -105,12 +111,12 @@ class UniformQuantizer(QuantizedFeedback):
         rounding = _Rounding(self.num_codes, self.has_lows, min(size, tensor.numel()), steps, generator)
         for group in segments.groups(size):
             rows = group.rows(tensor).to(kept)
-            step, low = self.spread(rows)
-            group.scales(steps).copy_(step.view(-1, 1))
+            step, low = self.spread_each(group.split(rows)) if group.sizes else self.spread(rows)
+            group.own(steps).copy_(step)
             if self.has_lows:
-                group.scales(lows).copy_(low.view(-1, 1))
+                group.own(lows).copy_(low)
             for chunk in group.chunks(size):
-                rounding.round(chunk.rows(tensor), step, low if self.has_lows else None, chunk.rows(codes))
+                rounding.round(chunk, tensor, step, low if self.has_lows else None, codes)
         return Quantized(pack_codes(codes, self.num_codes), steps, lows, self.num_codes, segments)
 
     def _in_kernels(
@@ -165,37 +171,45 @@ class _Rounding:
                 torch.empty(size, dtype=torch.int32, device=like.device) for _ in range(2)
             )
 
-    def round(self, rows: Tensor, step: Tensor, low: Tensor | None, codes: Tensor) -> None:
+    def round(self, group: Group, x: Tensor, step: Tensor, low: Tensor | None, codes: Tensor) -> None:
         """Write the codes of the nearest levels, or of drawn ones of those beside; without lows around 0."""
+        rows, codes = group.rows(x), group.rows(codes)
         # Of a step that is not a normal number no inverse exists; its entries are told apart no more.
         inverse, places = inverse_steps(step), self._places[: rows.numel()].view(rows.shape)
         zero: Tensor | int = (self._num_codes - 1) // 2
         if low is not None:
-            shift, zero = (one.view(-1, 1) for one in origins(step, inverse, low, self._num_codes))
+            shift, zero = map(group.beside, origins(step, inverse, low, self._num_codes))
             rows = torch.sub(rows, shift, out=places)
-        torch.mul(rows, inverse.view(-1, 1), out=places)
+        torch.mul(rows, group.beside(inverse), out=places)
         if self._generator is not None:
             zero = zero if isinstance(zero, int) else zero.int()
-            self._draw(places, zero, codes, self._generator)
+            self._draw(group, places, zero, codes, self._generator)
             return
         # Added to a number so large that its last bit stands for 1, they are rounded, and their bits can be
         # read as a whole number: a conversion from float to 8 bits would take three times as long.
         bits = places.add_(zero + 1 / torch.finfo(places.dtype).eps).view(_WHOLE[places.dtype])
         codes.copy_(bits)  # the last eight
 
-    def _draw(self, places: Tensor, zero: Tensor | int, codes: Tensor, generator: torch.Generator) -> None:
+    def _draw(
+        self, group: Group, places: Tensor, zero: Tensor | int, codes: Tensor, generator: torch.Generator
+    ) -> None:
         """`floor(place + u)`, u uniform in [0, 1), so that a place between two levels is met on average.
 
         In fixed point: a float next to a level that is not 0 has no bits for small draws. What is below its
-        last bit counts by a draw that a whole chunk shares, so no place is too near to a level to leave it.
+        last bit counts by a draw that a whole chunk shares, or of segments of several sizes each has its own,
+        so no place is too near to a level to leave it.
         """
         bits = self._bits
         most = (1 << 31) - (1 << bits)  # whole, and in an int32 with any noise
-        last = torch.rand((), dtype=places.dtype, device=places.device, generator=generator)
-        torch.add(last, places, alpha=1 << bits, out=places)
-        places.clamp_(-most, most).floor_()
         fixed, noise = (one[: places.numel()].view(places.shape) for one in (self._fixed, self._noise))
-        noise.random_(generator=generator).bitwise_and_((1 << bits) - 1)
+        own = group.split(noise)
+        last = places.new_empty(len(own))
+        for one, part in zip(last.unbind(), own, strict=True):
+            one.uniform_(generator=generator)
+            part.random_(generator=generator)
+        torch.add(group.beside(last), places, alpha=1 << bits, out=places)
+        places.clamp_(-most, most).floor_()
+        noise.bitwise_and_((1 << bits) - 1)
         fixed.copy_(places).add_(noise).bitwise_right_shift_(bits).add_(zero)
         codes.copy_(fixed.clamp_(0, self._num_codes - 1))  # NaN may become any number
 

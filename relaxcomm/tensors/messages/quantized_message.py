@@ -88,9 +88,9 @@ class Quantized(Message):
                 yield group, chunk, chunk.rows(codes)
 
     def _levels(self, group: Group, codes: Tensor, out: Tensor) -> Tensor:
-        steps, lows, levels = group.scales(self.steps), group.scales(self.lows), out.copy_(codes)
+        steps, levels = group.beside(group.own(self.steps)), out.copy_(codes)
         if self.lows.numel():
-            return levels.mul_(steps).add_(lows)
+            return levels.mul_(steps).add_(group.beside(group.own(self.lows)))
         return levels.sub_((self.num_codes - 1) / 2).mul_(steps)
 
 
