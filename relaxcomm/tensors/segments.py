@@ -13,7 +13,7 @@ from torch import Tensor
 from relaxcomm.tensors.host_copies import kept_per_stream, on_device
 
 _CACHED = 1 << 19  # entries that fit a CPU's cache together with what is made of them
-_SHORT = 1 << 14  # entries of a segment that take less time than the operators that work on it alone
+SHORT = 1 << 14  # entries of a segment that take less time than the operators that work on it alone
 
 
 def chunk_size(tensor: Tensor, cached: int | None = None) -> int:
@@ -170,7 +170,7 @@ def _runs(sizes: Sequence[int], together: int) -> Iterator[tuple[int, ...]]:
     run: list[int] = []
     left = together
     for size in sizes:
-        if run and (size > left or max(size, run[-1]) > _SHORT):
+        if run and (size > left or max(size, run[-1]) > SHORT):
             yield tuple(run)
             run, left = [], together
         run.append(size)

@@ -22,7 +22,7 @@ from relaxcomm.tensors.bit_packing import pack_places, places_bytes
 from relaxcomm.tensors.differences import Difference
 from relaxcomm.tensors.layout import Layout, one_tensor
 from relaxcomm.tensors.messages import SPARSE, block_starts, largest_block
-from relaxcomm.tensors.segments import Blocks
+from relaxcomm.tensors.segments import SHORT, Blocks
 
 
 class BlockTopK(Compressor):
@@ -101,20 +101,31 @@ def largest(
 def _largest_of_any(flat: Tensor, blocks: tuple[Blocks, ...]) -> tuple[Tensor, Tensor]:
     """The same of any number, without it."""
     starts = block_starts(blocks, flat.device)
-    places, first = buffer_pool.empty(starts.numel(), torch.int32, flat.device), 0
-    for run in blocks:
-        last = first + run.num * run.num_kept
-        found = places[first:last].view(run.num, run.num_kept)
-        _find(flat[run.start : run.stop].view(run.num, run.size), run.num_kept, out=found)
-        first = last
+    places = buffer_pool.empty(starts.numel(), torch.int32, flat.device)
+    parts = torch.split(flat, [run.num * run.size for run in blocks])
+    into = torch.split(places, [run.num * run.num_kept for run in blocks])
+    for size, num_kept, alike in _alike(blocks):
+        together = parts[alike[0]] if len(alike) == 1 else torch.cat([parts[index] for index in alike])
+        _find(together.view(-1, size), num_kept, [into[index] for index in alike])
     packed = pack_places(places, largest_block(blocks))
     indices = places.add_(starts) if starts.dtype == places.dtype else places + starts
     return torch.index_select(flat, 0, indices, out=buffer_pool.empty_like(starts, flat.dtype)), packed
 
 
-def _find(rows: Tensor, num_kept: int, out: Tensor) -> None:
-    """Write where the largest entries of each row stand into `out`, `[num, num_kept]` int32."""
+def _alike(blocks: Sequence[Blocks]) -> Iterator[tuple[int, int, list[int]]]:
+    """Size of a block, how many entries of it are kept, and which runs have such; long ones stand alone."""
+    found: dict[tuple[int, int, int], list[int]] = {}
+    for index, run in enumerate(blocks):
+        alone = index if run.num * run.size > SHORT else -1
+        found.setdefault((run.size, run.num_kept, alone), []).append(index)
+    for (size, num_kept, _), alike in found.items():
+        yield size, num_kept, alike
+
+
+def _find(rows: Tensor, num_kept: int, into: Sequence[Tensor]) -> None:
+    """Write where the largest entries of each row stand into tensors that hold those of some rows each."""
     if num_kept > 1:
-        out.copy_(torch.topk(rows.abs(), num_kept, dim=1, sorted=False).indices)
+        found = torch.topk(rows.abs(), num_kept, dim=1, sorted=False).indices
     else:
-        out.copy_(rows.abs().max(1, keepdim=True).indices)
+        found = rows.abs().max(1, keepdim=True).indices
+    torch._foreach_copy_(list(into), list(torch.split(found.view(-1), [one.numel() for one in into])))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -57,11 +58,7 @@ class dct_top_k(BlockTopK):
     facts: ClassVar[CompressorFacts] = BlockTopK.facts
 
     def blocks(self, layout: Layout) -> tuple[Blocks, ...]:
-        found, start = [], 0
-        for region in _regions(layout, self.chunk_size):
-            found.append(Blocks(start, region.num, region.size, min(self.num_kept, region.size)))
-            start = found[-1].stop
-        return tuple(found)
+        return _blocks(layout, self.num_kept, self.chunk_size)
 
     def contraction(self, numel: int) -> float | None:
         size = max(1, min(numel, self.chunk_size**2))
@@ -69,7 +66,7 @@ class dct_top_k(BlockTopK):
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         layout = cx.layout_of(tensor.numel())
-        regions, blocks = list(_regions(layout, self.chunk_size)), self.blocks(layout)
+        regions, blocks = _regions(layout, self.chunk_size), self.blocks(layout)
         kept = tensor.to(wide(tensor.dtype))
         batches = _batches(layout, self.chunk_size, tensor.device) if is_for_kernels(tensor) else None
         if batches is None:
@@ -117,8 +114,16 @@ class _Region:
     """Blocks of equal sides that fill a rectangle of a matrix."""
 
     def __init__(self, start: int, shape: tuple[int, int], rows: Cut, columns: Cut) -> None:
-        self._start, self._shape, self._rows, self._columns = start, shape, rows, columns
-        self.num, self.size = rows[1] * columns[1], rows[2] * columns[2]
+        (row, num_rows, height), (column, num_columns, width) = rows, columns
+        matrix = torch.empty(shape, device="meta")
+        part = matrix[row : row + num_rows * height, column : column + num_columns * width]
+        blocks = part.view(num_rows, height, num_columns, width).transpose(1, 2)
+        self._sizes, self._strides, self._start = (
+            blocks.shape,
+            blocks.stride(),
+            start + blocks.storage_offset(),
+        )
+        self.num, self.size = num_rows * num_columns, height * width
 
     def transformed(self, flat: Tensor, transform: Callable[[Tensor], Tensor]) -> Tensor:
         """What is made of each block, one behind the other."""
@@ -131,18 +136,27 @@ class _Region:
 
     def blocks(self, flat: Tensor) -> Tensor:
         """The blocks, `[rows of blocks, columns of blocks, rows, columns]`."""
-        matrix = flat[self._start : self._start + math.prod(self._shape)].view(self._shape)
-        (row, num_rows, height), (column, num_columns, width) = self._rows, self._columns
-        part = matrix[row : row + num_rows * height, column : column + num_columns * width]
-        return part.view(num_rows, height, num_columns, width).transpose(1, 2)
+        return flat.as_strided(self._sizes, self._strides, flat.storage_offset() + self._start)
 
 
-def _regions(layout: Layout, chunk_size: int) -> Iterator[_Region]:
+@functools.lru_cache(256)
+def _regions(layout: Layout, chunk_size: int) -> tuple[_Region, ...]:
+    found = []
     for _, shape, start in layout.spans():
         rows = shape[0] if len(shape) > 1 else 1
         columns = shape.numel() // rows
         for one in itertools.product(cuts(rows, chunk_size), cuts(columns, chunk_size)):
-            yield _Region(start, (rows, columns), *one)
+            found.append(_Region(start, (rows, columns), *one))
+    return tuple(found)
+
+
+@functools.lru_cache(256)
+def _blocks(layout: Layout, num_kept: int, chunk_size: int) -> tuple[Blocks, ...]:
+    found, start = [], 0
+    for region in _regions(layout, chunk_size):
+        found.append(Blocks(start, region.num, region.size, min(num_kept, region.size)))
+        start = found[-1].stop
+    return tuple(found)
 
 
 @kept_per_stream(256)

@@ -69,12 +69,14 @@ class terngrad(UniformQuantizer):
     def spread_each(self, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         both = list(parts), torch._foreach_neg(list(parts))
         high, low = (torch.stack(list(torch._foreach_max(one))) for one in both)
-        return self._cut(torch.maximum(high, low), parts)
+        # Not `maximum`, which gives zeros a sign that depends on how many tensors there are.
+        return self._cut(torch.where(low > high, low, high), parts)
 
     def _cut(self, step: Tensor, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         if self.clip is not None:
             factors = step.new_tensor([self.clip / math.sqrt(part.numel()) for part in parts])
-            step = torch.minimum(step, factors * norms(parts))
+            most = factors * norms(parts)
+            step = torch.where(most < step, most, step)
         return step, step
 
     @property

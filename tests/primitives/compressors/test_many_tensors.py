@@ -7,7 +7,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from relaxcomm.checks.round_trip import context
-from relaxcomm.primitives import sign, terngrad
+from relaxcomm.primitives import chunk_top_k, dct_top_k, sign, terngrad
+from relaxcomm.primitives.compressors import block_top_k
+from relaxcomm.primitives.compressors.decode import finish
 from relaxcomm.primitives.compressors.uniform_quantizer import UniformQuantizer
 from relaxcomm.primitives.compressors.weighted_sum import sum_quantized
 from relaxcomm.tensors import segments
@@ -15,6 +17,7 @@ from relaxcomm.tensors.layout import Layout
 from relaxcomm.tensors.segments import Segments
 
 CODERS = {"sign": sign(), "terngrad": terngrad(), "terngrad that cuts nothing": terngrad(clip=None)}
+CHOOSING = {"two": chunk_top_k(num_kept=2, chunk_size=8), "dct": dct_top_k(num_kept=4, chunk_size=16)}
 SHAPES = [(16, 16), (16,), (0, 4), (1,), (16_385,), (3,), (33, 7), (20_001,), (2,), (16_384,), (1,), (9, 9)]
 SPOILT = {
     "nothing": lambda x: x,
@@ -34,7 +37,8 @@ def coded(coder, x, layout):
     """The tensors of a message, and the sum of two such."""
     coding = coder.encode_decode(context(step=1, layout=layout), x, {}, keep_sent=False)
     message = next(coding)
-    return [message.codes, message.steps, sum_quantized([(0.25, message), (0.5, message)], x)]
+    found = [one for one in vars(message).values() if isinstance(one, torch.Tensor)]
+    return [*found, finish(coding, [(0.25, message), (0.5, message)])[0]]
 
 
 @pytest.fixture
@@ -42,7 +46,8 @@ def each_alone(monkeypatch):
     """Called, no segment is short any more."""
 
     def forget():
-        monkeypatch.setattr(segments, "_SHORT", 0)
+        for room in (segments, block_top_k):
+            monkeypatch.setattr(room, "SHORT", 0)
         Segments.groups.cache_clear()
 
     Segments.groups.cache_clear()
@@ -51,14 +56,14 @@ def each_alone(monkeypatch):
 
 
 @pytest.mark.parametrize("spoilt", SPOILT)
-@pytest.mark.parametrize("name", CODERS)
+@pytest.mark.parametrize("coder", [*CODERS.values(), *CHOOSING.values()], ids=[*CODERS, *CHOOSING])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
-def test_together_they_are_coded_as_each_alone(name, dtype, spoilt, each_alone):
+def test_together_they_are_coded_as_each_alone(coder, dtype, spoilt, each_alone):
     layout = layout_of(SHAPES)
     x = SPOILT[spoilt](torch.randn(layout.numel, generator=torch.Generator().manual_seed(3)).to(dtype))
-    together = coded(CODERS[name], x, layout)
+    together = coded(coder, x, layout)
     each_alone()
-    for one, other in zip(together, coded(CODERS[name], x, layout), strict=True):
+    for one, other in zip(together, coded(coder, x, layout), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
@@ -94,3 +99,16 @@ def test_more_tensors_take_no_more_operators_but_sums_and_draws(name):
     (few, few_decoding), (many, many_decoding) = counts
     assert few_decoding == many_decoding
     assert many - few <= 2 * 100
+
+
+def test_more_tensors_take_no_more_operators_to_choose():
+    counts = []
+    for number in (10, 110):
+        layout = layout_of([(8, 8), (9,)] * (number // 2))
+        x = torch.ones(layout.numel)
+        blocks = CHOOSING["two"].blocks(layout)
+        block_top_k.largest(x, blocks)  # which keeps where blocks begin
+        with Operators() as seen:
+            block_top_k.largest(x, blocks)
+        counts.append(seen.count)
+    assert counts[0] == counts[1]
