@@ -74,8 +74,8 @@ class terngrad(UniformQuantizer):
 
     def _cut(self, step: Tensor, parts: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         if self.clip is not None:
-            factors = step.new_tensor([self.clip / math.sqrt(part.numel()) for part in parts])
-            most = factors * norms(parts)
+            factors = [self.clip / math.sqrt(part.numel()) for part in parts]
+            most = torch.stack(list(torch._foreach_mul(list(norms(parts).unbind()), factors)))
             step = torch.where(most < step, most, step)
         return step, step
 
