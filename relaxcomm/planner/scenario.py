@@ -17,7 +17,7 @@ from relaxcomm.tensors.layout import Layout
 from relaxcomm.topology import Topology, complete
 
 _LEAST = 0.1  # of the mean; no step takes less
-_DRAWN_OF = 16  # times of a step, of which one is taken
+_DRAWN = 1024  # times of a step at least, by which those that are taken are spread
 _EPOCH_STEPS = 100  # of a client, where its data are not known
 
 
@@ -65,17 +65,18 @@ class StepTimes:
     def draw(self, steps: int, workers: int, seed: int) -> Times:
         """Seconds of each step of each worker, `[steps, workers]`.
 
-        Of several times as many, each of which is as likely, those that have the slowest worker's time spread
-        as all have it: so few steps are about as long, on average, as many would be.
+        Where they are few, of several times as many those that have the slowest worker's time spread as all
+        have it: so they are about as long, on average, as many would be.
         """
         if self.all_alike:
             return np.full((steps, workers), self.seconds)
-        random, shape = np.random.default_rng(seed), (_DRAWN_OF * steps, workers)
+        random, each = np.random.default_rng(seed), -(-_DRAWN // steps)
+        shape = each * steps, workers
         drawn = random.normal(self.seconds, self.jitter_seconds, shape)
         slow = random.random(shape) < self.straggling
         usual: Times = np.maximum(drawn, _LEAST * self.seconds)
         found = np.where(slow, usual * self.straggling_times, usual)
-        spread = np.argsort(found.max(1))[_DRAWN_OF // 2 :: _DRAWN_OF]
+        spread = np.argsort(found.max(1))[each // 2 :: each]
         times: Times = found[random.permutation(spread)]
         return times
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+import tracemalloc
 
 import networkx as nx
 import pytest
@@ -164,6 +165,16 @@ def test_uneven_steps_are_planned_as_many_of_them_are(times, seed):
     on = Scenario(4, times, OwnLinks(Link(bytes_per_second=math.inf)), seed=seed)
     replay = Replay(bsp(), shapes_only([(100, 100)]), on)
     assert replay.run().step_seconds == pytest.approx(replay.run(2000).step_seconds, rel=0.1)
+
+
+def test_times_of_many_steps_are_drawn_once():
+    uneven = StepTimes(0.1, jitter_seconds=0.02)
+    tracemalloc.start()
+    try:
+        held = uneven.draw(2000, 64, seed=0).nbytes
+        assert tracemalloc.get_traced_memory()[1] < 8 * held
+    finally:
+        tracemalloc.stop()
 
 
 def simulated_seconds(algorithm, workers, link, seconds, steps, **config):
