@@ -204,9 +204,9 @@ def _asked_by_plugins(asked: set[str]) -> Iterator[None]:
             asked.add(_CLOCK.format(called.__name__))
 
     def hashed(value: object) -> int:
-        frame = sys._getframe(1)
+        frame, watched = sys._getframe(1), sys.getprofile() is seen  # unlike threads from before
         is_own = is_plugin(frame) and frame.f_code.co_name != "__hash__"  # by which tables are ordered
-        if is_own and _has_text(value):
+        if watched and is_own and _has_text(value):
             asked.add(_HASH)
         return real(value)
 
@@ -218,11 +218,11 @@ def _asked_by_plugins(asked: set[str]) -> Iterator[None]:
     try:
         yield
     finally:
-        sys.setprofile(before[0])
-        threading.setprofile(before[1])  # None ends it
         builtins.hash = real
+        threading.setprofile(before[1])  # None ends it
         if collects:
             gc.enable()
+        sys.setprofile(before[0] if callable(before[0]) else None)  # cProfile's can only begin by itself
 
 
 def _has_text(value: object) -> bool:

@@ -1,6 +1,11 @@
 """What no run sees again, on any rank; late phases, matrices, short residuals, scaled votes."""
 
+import builtins
+import cProfile
+import gc
 import os
+import sys
+import threading
 import time
 from dataclasses import replace
 
@@ -52,6 +57,33 @@ def test_no_rank_asks_a_clock():
     coder = liar(identity(), {}, encode_decode=asks_on(1, identity.encode_decode))
     outer = liar(sgd(lr=0.5), {}, apply=asks_on(1, sgd.apply))
     assert [found(one, "ranks").startswith(ASKS) for one in (coder, outer)] == [True, True]
+
+
+def test_threads_of_others_are_not_taken_for_the_plugin():
+    done = threading.Event()
+    there = {"__name__": "board", "done": done}
+    exec("def beat():\n    while not done.wait(0.001):\n        hash('beat')", there)
+    beating = threading.Thread(target=there["beat"])
+    beating.start()
+    try:
+        assert found(gradients(), "slots") is None
+    finally:
+        done.set()
+        beating.join()
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="cProfile takes no thread's profile function there")
+def test_what_profiles_threads_is_left_as_it_was():
+    def begin(*event):
+        cProfile.Profile().enable()
+
+    before = builtins.hash, gc.isenabled()
+    threading.setprofile(begin)
+    try:
+        assert found(gradients(), "slots") is None
+        assert (threading.getprofile(), builtins.hash, gc.isenabled()) == (begin, *before)
+    finally:
+        threading.setprofile(None)
 
 
 def test_slots_are_made_without_a_clock():
