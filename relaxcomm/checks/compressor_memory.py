@@ -19,7 +19,7 @@ _MEMBERS = (0, 1), (1, 3)  # (rank, size): alone, and one that is not the first
 _WHOLE, _ALIKE = 0.9, 1.25  # of a tensor, that all has come; how much more of it may come on another rank
 _BESIDE, _LEFT = 4, 0.05  # messages beside another worker, and how much may never be sent
 _WARM = 10_000  # steps after which a coder that begins otherwise has warmed up
-_LARGE = 1000.0  # of which the part of an entry, in bfloat16, is no number that can be taken off
+_LARGE, _ENTRIES = 520.0, 300  # in bfloat16 the part of one entry is no number that can be taken off
 _WAITED = 64  # steps after which bfloat16 is too short for what waits
 
 
@@ -159,10 +159,10 @@ def _waits_in_full(compressor: Compressor) -> None:
 
 def _is_paid_off(compressor: Compressor) -> None:
     """One large entry that comes bit by bit comes as a whole: what is left grows less by each bit."""
-    tensor = torch.zeros(NUMEL, dtype=torch.bfloat16)
+    tensor = torch.zeros(_ENTRIES, dtype=torch.bfloat16)
     tensor[0] = _LARGE
     state, total, quiet, step = slots(compressor, tensor), 0.0, 0, 0
-    while step < 3 * NUMEL and (quiet < _QUIET or abs(total - _LARGE) > _LEFT * _LARGE):
+    while step < 3 * _ENTRIES and (quiet < _QUIET or abs(total - _LARGE) > _LEFT * _LARGE):
         given = torch.zeros_like(tensor) if step else tensor
         came = float(encode_decode(compressor, given, state, step)[2][0])
         total, quiet, step = total + came, 0 if came else quiet + 1, step + 1

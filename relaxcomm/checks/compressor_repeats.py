@@ -26,7 +26,7 @@ _RANKS = 3
 _SHOWN_STEPS = 3
 _MOST_STEPS = 200  # in which what is seldom drawn is drawn
 _OF_EACH = {QUANTIZED, SIGNS, SPARSE}  # messages that nobody adds up on their way
-_DRAWS = 60
+_DRAWS = 30
 _ERRORS = 6  # of a mean of so many, within which means of ranks lie
 
 
