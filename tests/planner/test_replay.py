@@ -219,6 +219,7 @@ def test_a_replay_takes_as_long_as_ranks_that_train(algorithm, burst):
     assert Replay(made, shapes_only([(1, 1000)]), on).run().step_seconds == pytest.approx(measured, rel=0.02)
 
 
+@pytest.mark.filterwarnings("ignore:.* stands twice")
 @pytest.mark.parametrize("delay", [0, 2])
 def test_a_rule_on_parameters_begins_when_the_one_before_has_ended(delay):
     """It sends what the one before has written; nothing waits for a late one."""
