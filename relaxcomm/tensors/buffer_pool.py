@@ -52,10 +52,14 @@ def empty_like(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return empty(like.numel(), dtype or like.dtype, like.device)
 
 
-def out_or_empty(like: Tensor, dtype: torch.dtype, out: Tensor | None) -> Tensor:
-    """`out`, if it has the shape of `like` and the type, else what `empty_like` makes."""
-    fits = out is not None and out.shape == like.shape and out.dtype == dtype
-    return out if fits and out is not None else empty_like(like, dtype)
+def out_or_empty(like: Tensor, dtype: torch.dtype, out: Tensor | None, *read: Tensor) -> Tensor:
+    """`out`, if it has the shape of `like` and the type, and nothing that is still read lies in its memory;
+    else what `empty_like` makes."""
+    if out is not None and out.shape == like.shape and out.dtype == dtype:
+        memory = out.untyped_storage().data_ptr()
+        if all(one.untyped_storage().data_ptr() != memory for one in read):
+            return out
+    return empty_like(like, dtype)
 
 
 def add(one: Tensor, other: Tensor, weight: float, out: Tensor | None = None) -> Tensor:

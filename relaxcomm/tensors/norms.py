@@ -58,7 +58,7 @@ def norms(tensors: Sequence[Tensor]) -> Tensor:
 def row_norms(rows: Tensor) -> Tensor:
     """The norm of each row; squares of very large and very small entries need a wide range."""
     if rows.device.type == "cpu":
-        norms: Tensor = torch.linalg.vector_norm(rows, dim=1)  # six times as fast
-        if bool(((norms > _LEAST) & (norms < _MOST)).all()):
-            return norms
+        found: Tensor = torch.linalg.vector_norm(rows, dim=1)  # six times as fast
+        if bool(((found > _LEAST) & (found < _MOST)).all()):
+            return found
     return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).to(rows.dtype)  # type: ignore[no-any-return]  # torch's

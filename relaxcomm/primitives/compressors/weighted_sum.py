@@ -46,18 +46,12 @@ def sum_dense(parts: Parts, out: Tensor | None = None) -> Tensor:
     if not others and weight == 1.0:
         return _dense(first)
     values = _dense(first).to(wide(_dense(first).dtype))
-    if out is not None and ((out.shape, out.dtype) != (values.shape, values.dtype) or _lies_in(others, out)):
-        out = None
+    if out is not None:
+        out = buffer_pool.out_or_empty(values, values.dtype, out, *(_dense(message) for _, message in others))
     total = torch.mul(values, weight, out=out)
     for weight, message in others:
         total.add_(_dense(message), alpha=weight)
     return total
-
-
-def _lies_in(parts: Parts, memory: Tensor) -> bool:
-    """Whether a dense message lies in the memory of a tensor."""
-    used = (_dense(message).untyped_storage() for _, message in parts)
-    return memory.untyped_storage().data_ptr() in [one.data_ptr() for one in used]
 
 
 def _dense(message: Message) -> Tensor:

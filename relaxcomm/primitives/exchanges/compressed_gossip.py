@@ -72,8 +72,7 @@ class PublicCopyGossip(OverGraph):
     def _follow(self, state: State, change: Tensor, sent: Tensor | Sparse, spare: Tensor) -> None:
         """`r_i <- r_i + q_i`, `d_i <- d_i + sum_j W_ij q_j - q_i`, which is kept in `spare` if it can be."""
         local, before = as_dense(sent, change), state[_DISAGREEMENT]
-        is_free = spare.untyped_storage().data_ptr() != local.untyped_storage().data_ptr()
-        disagreements = buffer_pool.out_or_empty(before, before.dtype, spare if is_free else None)
+        disagreements = buffer_pool.out_or_empty(before, before.dtype, spare, local)
         copies = buffer_pool.empty_like(state[_COPY])
         places = copies, state[_COPY], disagreements, before, change, local
         for new_public, public, new_disagreement, disagreement, all_sent, local_sent in _chunks(*places):
