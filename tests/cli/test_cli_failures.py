@@ -37,6 +37,8 @@ COMMANDS = {
 @pytest.fixture
 def broken(monkeypatch):
     """Make what every command needs raise an error."""
+    for name in COMMANDS:
+        imported(name)  # now: what is imported while it is broken keeps what is broken
 
     def breaks(error: BaseException) -> None:
         def fail(*arguments, **options):
