@@ -165,6 +165,7 @@ def sharded_rank(rank):
 
 
 @pytest.mark.ranks
+@pytest.mark.skipif(torch.__version__ < "2.9", reason="there FSDP2 itself adds up gradients over Gloo")
 def test_shards_are_stepped_together():
     ranks = run_ranks(sharded_rank, RANKS)
     assert [moved for _, moved in ranks] == [[[1.0], [1.0], [1.0], [4.0]]] * RANKS
