@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from tests.kernels.memory_accesses import look_at_memory
+
 HAS_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if HAS_GPU else "cpu")
 
@@ -49,3 +51,4 @@ def mend() -> None:
         return convert(data, before, after, rounding_mode)
 
     interpreter._patch_lang_tensor, interpreter._convert_float = patched, converted
+    look_at_memory(interpreter)
