@@ -61,7 +61,7 @@ class _Loader(yaml.SafeLoader):
             return
         reads_as = self.resolve(type(node), node.value, (True, False))  # type: ignore[no-untyped-call]  # as above
         if reads_as != node.tag:
-            raise ConfigError(f"{_line(node)}: {shown(node.value)} is no {kind}; leave the tag !!{kind} out")
+            raise ConfigError(f"{_line(node)}: {_shown(node)} is no {kind}; leave the tag !!{kind} out")
 
     def _check_keys(self, node: yaml.MappingNode) -> None:
         lines: dict[str, int] = {}
@@ -72,7 +72,7 @@ class _Loader(yaml.SafeLoader):
                 is_tail = node.flow_style and not value_node.value  # as of {lr: 0,7}
                 point = ", or write a decimal number with a point, such as 0.5" if is_tail else ""
                 raise ConfigError(
-                    f"{_line(key_node)}: a key is text, got {shown(key_node.value)}; put it in quotes{point}"
+                    f"{_line(key_node)}: a key is text, got {_shown(key_node)}; put it in quotes{point}"
                 )
             key, line = key_node.value, key_node.start_mark.line + 1
             if key in lines:
@@ -126,6 +126,11 @@ _Loader.add_implicit_resolver(
 
 def _line(place: Any) -> str:
     return f"line {place.start_mark.line + 1}"
+
+
+def _shown(node: yaml.Node) -> str:
+    """What stands there; of a list or a mapping, which may repeat itself without end, only what it is."""
+    return shown(node.value) if isinstance(node, yaml.ScalarNode) else f"a {node.id}"
 
 
 def _place(mark: yaml.Mark | None) -> str:
