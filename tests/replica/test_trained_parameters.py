@@ -153,6 +153,16 @@ def test_gradients_without_a_backward_are_an_error_where_a_rule_wants_them(make,
         not_exchanged(World(0, 1), make, algorithm)
 
 
+def test_a_step_that_was_refused_has_not_begun():
+    model, optimizer = trainable("toy", "plain")
+    with relaxcomm.attach(model, optimizer, "bsp") as engine:
+        for _ in range(3):
+            with pytest.raises(UsageError, match="step 0 without a backward"):
+                optimizer.step()
+        take_step(CASES["toy"].local_loss(model, 0, 0), optimizer)
+        assert engine.step == 1
+
+
 def test_where_parameters_are_exchanged_they_may_come_from_anywhere():
     first, *others = in_process(not_exchanged, 3, functional, LOCAL)
     assert all((first == other).all() for other in others)

@@ -42,8 +42,7 @@ class Loop:
         self.step = step
         """What is done in a step now; nobody else keeps it, as a switch and other ranks bring another."""
         self._between: Between | None = None
-        self._paused = False  # under no_sync
-        self._open = OpenStep()
+        self._open, self._paused = OpenStep(), False  # paused under no_sync
         self.turns = OptimizerTurns(step.bound.replica)
         """Which optimizers have stepped in this step."""
         self._replaced: list[tuple[Tensor, Tensor, Tensor]] = []  # gradients, while an optimizer steps
@@ -172,11 +171,12 @@ class Loop:
         loop_checks.check_turn(self.step, optimizer, self.turns.stepped, closure)
         if self.step.bound.replica.scaler is not None and not self._open.is_called:
             self._hooks.watch_parts()
-        if not self._open.is_stepping:
+        later = optimizer if self._open.is_stepping else None
+        if later is None:
             loop_checks.check_now_and_then(self.step)
-        later, self._open.is_stepping = optimizer if self._open.is_stepping else None, True
         if not self.given_up.include_this:
             loop_checks.check_exchanged(self.step, later, unsynchronised=self._open.is_accumulated)
+            self._open.is_stepping = True  # what is refused has not begun
             if later is None:
                 self.step.before_step()
         self._replaced = lay_out_as_parameters(optimizer)
