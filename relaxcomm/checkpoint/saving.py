@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -24,6 +23,7 @@ from relaxcomm.errors import (
 )
 from relaxcomm.step.finite import held_error
 from relaxcomm.system.telling import tell
+from relaxcomm.system.warn import warn
 
 _SPOILT = (
     "no checkpoint was saved, and the older ones are kept: start again, and the run goes on from the newest; "
@@ -223,7 +223,7 @@ def _load(engine: Engine, path: Path, others: Mapping[str, Stateful]) -> Path | 
         tell(f"{found.folder} was saved by {saved} workers; {now} go on, from the mean of their models")
     if found.damages and world.process.rank == 0:
         newer = "; ".join(found.damages)
-        warnings.warn(f"{newer}: the run goes on from {found.folder}", CheckpointWarning, stacklevel=2)
+        warn(f"{newer}: the run goes on from {found.folder}", CheckpointWarning)
     return found.folder
 
 

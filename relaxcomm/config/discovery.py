@@ -6,7 +6,6 @@ import inspect
 import re
 import sys
 import typing
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
@@ -19,6 +18,7 @@ from relaxcomm.fields.broken import Broken
 from relaxcomm.fields.validation import shown
 from relaxcomm.roles import RELAXCOMM_PROTOCOL
 from relaxcomm.system.time_limit import ENDINGS
+from relaxcomm.system.warn import warn
 
 ALGORITHMS = "relaxcomm.algorithms"
 PRIMITIVES = "relaxcomm.primitives"
@@ -103,7 +103,7 @@ def _complain(left_out: Iterable[LeftOut]) -> None:
     for (origin, reason), broken in names.items():
         plugins = f"plug-in {broken[0]}" if len(broken) == 1 else f"plug-ins {', '.join(broken)}"
         left = f"{plugins} of {origin[:100]} {'is' if len(broken) == 1 else 'are'} left out"
-        warnings.warn(f"{left}: {reason}", stacklevel=4)
+        warn(f"{left}: {reason}", UserWarning)
 
 
 def _bundled_first(point: EntryPoint) -> tuple[bool, str, str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, TypeAlias
 
@@ -24,6 +23,7 @@ from relaxcomm.config import Config, registry
 from relaxcomm.errors import PluginError, worded
 from relaxcomm.fields import docstrings
 from relaxcomm.fields.frozen import Declared, is_default
+from relaxcomm.system.warn import warn
 from relaxcomm.tasks.task_loader import BUNDLED
 
 Schema: TypeAlias = dict[str, Any]
@@ -193,7 +193,7 @@ def _each(found: Mapping[str, Any]) -> Iterator[tuple[str, Schema]]:
         try:
             yield name, parameters_schema(target)
         except PluginError as error:
-            warnings.warn(f"{name!r} is left out of the schema: {error}", stacklevel=4)
+            warn(f"{name!r} is left out of the schema: {error}", UserWarning)
 
 
 def _task(made: Schema) -> Schema:

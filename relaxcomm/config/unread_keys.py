@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 
 from relaxcomm.config import Config
 from relaxcomm.config.origin import Origin
 from relaxcomm.errors import ConfigError, ConfigWarning
+from relaxcomm.system.warn import warn
 
 
 def check_workers(settings: Config, world_size: int) -> None:
@@ -51,7 +51,7 @@ def check_quorum(settings: Config, world_size: int) -> None:
 def warn_of_unread(settings: Config) -> None:
     """Name the keys that have no effect in a script."""
     for said in _unread(settings):
-        warnings.warn(said, ConfigWarning, stacklevel=3)
+        warn(said, ConfigWarning)
 
 
 def _unread(settings: Config) -> Iterator[str]:
@@ -79,11 +79,10 @@ def warn_of_idle_guard(settings: Config) -> None:
     if settings.drift_guard is None or any(one.makes_replicas_equal for one in settings.algorithms):
         return
     names = " and ".join(dict.fromkeys(one.name for one in settings.algorithms))
-    warnings.warn(
+    warn(
         f"drift_guard has no effect: under {names} replicas are equal after no step, and nothing can be "
         "compared; leave it out",
         ConfigWarning,
-        stacklevel=3,
     )
 
 

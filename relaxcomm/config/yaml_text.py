@@ -130,7 +130,9 @@ def _line(place: Any) -> str:
 
 def _shown(node: yaml.Node) -> str:
     """What stands there; of a list or a mapping, which may repeat itself without end, only what it is."""
-    return shown(node.value) if isinstance(node, yaml.ScalarNode) else f"a {node.id}"
+    if isinstance(node, yaml.ScalarNode):
+        return shown(node.value)
+    return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
 
 
 def _place(mark: yaml.Mark | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import _GeneratorContextManager
 from functools import wraps
@@ -10,6 +9,7 @@ from inspect import GEN_CREATED, getgeneratorstate
 from typing import Any, ParamSpec, TypeVar
 
 from relaxcomm.errors import UsageError
+from relaxcomm.system.warn import warn
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,10 +35,9 @@ class WithBlock(_GeneratorContextManager[None]):
 
     def __del__(self) -> None:
         if not self._is_used:
-            warnings.warn(
+            warn(
                 f"{self._call}() without `with` does nothing: write `with engine.{self._call}():`",
                 RuntimeWarning,
-                stacklevel=2,
             )
 
     def _use(self) -> None:

@@ -9,7 +9,6 @@ import os
 import secrets
 import socket
 import time
-import warnings
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
@@ -24,6 +23,7 @@ from relaxcomm.system.environment import restart_count
 from relaxcomm.system.network_interface import address_towards
 from relaxcomm.system.tcp import before_port
 from relaxcomm.system.this_host import this_host
+from relaxcomm.system.warn import warn
 
 _PATIENCE_SECONDS = 3.0
 
@@ -68,12 +68,11 @@ def open_exporters(
     if rank == 0 and exporter is not None and mine is not None:
         exporter.targets = seen_from(mine, targets, settings)
         if len(set(hosts)) > 1 and settings.is_local:
-            warnings.warn(
+            warn(
                 f"this job spans {len(set(hosts))} hosts, but its exporters are bound to {settings.address} "
                 "and cannot be reached from outside; the key metrics.address changes that, "
                 '"0.0.0.0" binds them to all interfaces',
                 MetricsWarning,
-                stacklevel=2,
             )
     return exporter
 
@@ -101,11 +100,10 @@ def open_exporter(
         what = f"is taken, so they are at {settings.address}:{exporter.port} instead"
     else:
         exporter, what = None, f"cannot be had ({problem}), so training goes on without them"
-    warnings.warn(
+    warn(
         f"the metrics of local rank {local_rank} belong at {address}, which {what}; choose with "
         "metrics: {port: …, address: …}",
         MetricsWarning,
-        stacklevel=2,
     )
     return exporter
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter, sub
@@ -16,6 +15,7 @@ from relaxcomm.composition.rule import Rule
 from relaxcomm.errors import CompositionWarning, UsageError, some_of
 from relaxcomm.replica.named_parameters import param_groups
 from relaxcomm.roles import Exchange
+from relaxcomm.system.warn import warn
 from relaxcomm.tensors.digest import checksum
 from relaxcomm.tensors.items import Item
 
@@ -97,13 +97,12 @@ class LoadedWeights:
             return []
         changed, unclear = self._loaded()
         if unclear and not changed:
-            warnings.warn(
+            warn(
                 f"load_state_dict() has changed {some_of(unclear, 1)}, which was written in place since "
                 f"the last step, and {algorithm.name} cannot tell whether it was put back, as after an "
                 "evaluation, or other weights were loaded, which count as what this rank has trained. "
                 "Evaluate by load_state_dict() both ways; to train others close, load, and attach again",
                 CompositionWarning,
-                stacklevel=2,
             )
         if changed and any(rule.is_active(step) for rule in self._based):
             raise UsageError(

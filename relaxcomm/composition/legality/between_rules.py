@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from itertools import combinations, permutations, product
 
 from relaxcomm.composition.legality.later_rules import check_bases
 from relaxcomm.composition.rule_parts import RuleParts
 from relaxcomm.errors import CompositionError, CompositionWarning
+from relaxcomm.system.warn import warn
 
 
 def check_rules(rules: Sequence[RuleParts]) -> None:
@@ -114,11 +114,10 @@ def _fly_together(one: RuleParts, other: RuleParts) -> bool:
 def _warn_of_drift(rules: Sequence[RuleParts]) -> None:
     """Of workers that train alone, or in groups, and that no other rule brings together again."""
     if reason := _why_apart([rule for rule in rules if rule.moves_parameters]):
-        warnings.warn(
+        warn(
             f"{reason}, so replicas part for good; use the payload parameters(), or add a rule that averages "
             "them now and then",
             CompositionWarning,
-            stacklevel=6,
         )
 
 
@@ -127,11 +126,10 @@ def _warn_of_repetition(rules: Sequence[RuleParts]) -> None:
     for one, other in combinations(rules, 2):
         equal = one == other and one.exchange.facts.same_result and not one.payload.facts.keeps_local
         if equal and not one.delay:
-            warnings.warn(
+            warn(
                 f"{one!r} stands twice, and sends twice what is equal on all workers after the first time; "
                 "leave one out, or give them disjoint active ranges or selects",
                 CompositionWarning,
-                stacklevel=6,
             )
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import warnings
-
 from relaxcomm.composition.rule_parts import RuleParts
 from relaxcomm.errors import CompositionWarning
+from relaxcomm.system.warn import warn
 
 _LARGE = 1 << 20  # entries for which a compressor's loss is asked
 _SELDOM = 0.5  # below this share of the entries in a message one waits for longer than two exchanges
@@ -21,19 +20,17 @@ def warn_of_bias(rule: RuleParts) -> None:
         return
     sends_moves = rule.payload.facts.is_move or rule.exchange.facts.follows_parameters
     if not (sends_moves or rule.compressor.without_memory.facts.unbiased):
-        warnings.warn(
+        warn(
             f"{rule.payload!r} are points, of which {rule.compressor!r} loses a part, and then the model "
             "loses it, too; use the payload deltas() with error_feedback, or the exchange choco_gossip",
             CompositionWarning,
-            stacklevel=6,
         )
     elif not rule.compressor.facts.unbiased and rule.compressor.facts.memory == "none":
         stays = rule.payload.facts.is_move and rule.payload.facts.keeps_local
-        warnings.warn(
+        warn(
             f"{rule.compressor!r} loses a part of what it codes for good, so training may stall; "
             f"put it inside {'ef21' if stays else 'error_feedback'}",
             CompositionWarning,
-            stacklevel=6,
         )
 
 
@@ -44,10 +41,9 @@ def warn_of_repeats(rule: RuleParts) -> None:
         return
     sent = compressor.without_memory.values(_LARGE, 4)
     if compressor.facts.memory != "none" and sent is not None and sent[0] < _SELDOM * _LARGE:
-        warnings.warn(
+        warn(
             f"{rule.payload!r} tells how far apart a worker and the others still are, and {compressor!r} "
             "adds that up in each exchange until it is sent, so one distance counts several times and "
             "training may diverge; put its inner compressor inside ef21",
             CompositionWarning,
-            stacklevel=6,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
@@ -15,6 +14,7 @@ from relaxcomm.roles import is_buffer
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.kept_slots import Slots
 from relaxcomm.step.plan import Task, TaskKey
+from relaxcomm.system.warn import warn
 from relaxcomm.tensors.shards import shard_sizes
 
 Rests: TypeAlias = Mapping[TaskKey, Mapping[str, Tensor]]
@@ -62,10 +62,9 @@ def cut_anew(new: Bound, old: Bound | None, held: Sequence[Rests | None]) -> Non
                 slots[slot] = value.to(slots[slot])
         slots.commit(True)
     if dropped:
-        warnings.warn(
+        warn(
             f"{', '.join(sorted(dropped))} begins anew: nobody can cut it for other ranks",
             CompositionWarning,
-            stacklevel=2,
         )
 
 

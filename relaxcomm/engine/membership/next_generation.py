@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -21,6 +20,7 @@ from relaxcomm.step.bound import Bound
 from relaxcomm.step.handover import Handover
 from relaxcomm.step.step import Step
 from relaxcomm.step.world import World
+from relaxcomm.system.warn import warn
 
 MakeStep: TypeAlias = Callable[[Bound], Step]
 
@@ -94,7 +94,7 @@ class Transition:
         try:
             return carried_loaders([one.loaders for one in stood])
         except ConfigError as error:
-            warnings.warn(f"each rank reads on in its own data: {error}", ConfigWarning, stacklevel=2)
+            warn(f"each rank reads on in its own data: {error}", ConfigWarning)
             return None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from relaxcomm.monitoring.run_log import RunLog
 from relaxcomm.monitoring.snapshot import Snapshot
 from relaxcomm.network.generations import Generation
 from relaxcomm.step.bound import Bound
+from relaxcomm.system.warn import warn
 
 Numbers = Mapping[str, float | Tensor]
 
@@ -43,7 +43,7 @@ class RunLines:
         try:
             self._log = RunLog(path, limit_bytes)
         except OSError as error:
-            warnings.warn(f"there is no run log: {error}; see the key output", MetricsWarning, stacklevel=2)
+            warn(f"there is no run log: {error}; see the key output", MetricsWarning)
             return
         of_rank = {"rank": world.process.rank, "world_size": world.size}
         self._log.write({"run": name, **of_rank, **_composed("algorithm", bound)})

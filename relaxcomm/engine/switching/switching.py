@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, nullcontext
@@ -26,6 +25,7 @@ from relaxcomm.step import kept_replica, replicas, served
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.flight import land_all
 from relaxcomm.step.step import Step
+from relaxcomm.system.warn import warn
 
 Residuals: TypeAlias = Literal["carry", "drop"]
 
@@ -135,11 +135,10 @@ def follow(old: Bound, algorithm: Algorithm, residuals: Residuals, *, from_start
     if residuals == "carry":
         left -= _move(old, new, "compressor")
     if left:
-        warnings.warn(
+        warn(
             f"switching from {old.algorithm.name} to {algorithm.name} drops what was left to send of "
             f"{', '.join(sorted(left)[:3])}{' …' if len(left) > 3 else ''}",
             CompositionWarning,
-            stacklevel=3,
         )
     return new
 
