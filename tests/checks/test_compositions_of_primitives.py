@@ -21,7 +21,7 @@ from relaxcomm.tensors.items import Item
 COMPRESSORS = [
     primitives.identity(),
     primitives.cast("bfloat16"),
-    primitives.cast("float64"),
+    primitives.cast("float32"),  # on its way the values themselves, unless they are copied
     primitives.top_k(density=0.1),
     primitives.random_k(density=0.1),
     primitives.random_k(density=0.1, scaled=True),

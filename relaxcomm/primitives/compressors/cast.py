@@ -41,7 +41,7 @@ class cast(Compressor):
 
     def encode_decode(self, cx: Context, tensor: Tensor, state: State, *, keep_sent: bool) -> Coding:
         message = tensor.to(self._torch_dtype, copy=True)
-        sent = message.to(wide(tensor.dtype)) if keep_sent else None
+        sent = message.to(wide(tensor.dtype), copy=True) if keep_sent else None  # an exchange sums up there
         parts = yield Dense(message)
         return sum_dense(parts).to(wide(tensor.dtype)), sent
 
