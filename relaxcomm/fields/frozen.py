@@ -16,6 +16,7 @@ from pydantic.dataclasses import dataclass
 from relaxcomm.errors import PluginError, RelaxcommError
 from relaxcomm.fields.broken import or_broken
 from relaxcomm.fields.looked_at import Looks, looked_at
+from relaxcomm.fields.overridden import refuse_misfits
 from relaxcomm.fields.validation import refusal
 from relaxcomm.system.files import expanded
 
@@ -104,7 +105,8 @@ def frozen(cls: C) -> C:
     A primitive's class name is its name in YAML and in `repr`, so it is written in lower case.
 
     Raises: ConfigError from the constructor, naming the argument, what it got and what is allowed;
-        PluginError for a class that does not state its own facts.
+        PluginError for a class that does not state its own facts, or whose methods take other arguments
+        than its role's.
 
     Example:
         >>> from relaxcomm.plugin import Steps, frozen
@@ -119,8 +121,10 @@ def frozen(cls: C) -> C:
         relaxcomm.errors.ConfigError: warmup: steps = 0 is not allowed: write a whole number, 1 or more
     """
     try:
-        if issubclass(cls, Declared) and cls.declares is not None:
-            _check_facts(cls, cls.declares)
+        if issubclass(cls, Declared):
+            refuse_misfits(cls)
+            if cls.declares is not None:
+                _check_facts(cls, cls.declares)
         made: Any = dataclass(frozen=True, repr=False, config=_CHECKS)(cls)
     except Exception as error:
         return or_broken(cls, error)  # type: ignore[no-any-return]  # in place of it

@@ -209,6 +209,11 @@ class {name}(Trigger):
 BREAKS = {
     "no facts": ("facts: ClassVar[TriggerFacts]", "fact: ClassVar[TriggerFacts]", "bad declares no facts"),
     "no method": ("def fires", "def fire", "it lacks fires"),
+    "other arguments": (
+        "(self, cx)",
+        "(self, cx, state)",
+        "bad.fires(self, cx, state) takes other arguments than it is given; write def fires(self, cx)",
+    ),
     "no role": ("(Trigger)", "", "derive it from a role"),
 }
 
