@@ -8,7 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -70,7 +70,10 @@ def told(error: BaseException) -> str:
         made = frame.f_code.co_filename.startswith("<")  # as dataclasses do
         if package and found == package and not made:  # and not what it has called
             place = f" ({Path(frame.f_code.co_filename).name}:{line})"
-    return worded(error) + place
+    remedy = (
+        "; what a primitive keeps lies in a slot of `state`" if isinstance(error, FrozenInstanceError) else ""
+    )
+    return worded(error) + place + remedy
 
 
 def is_plugin(frame: FrameType) -> bool:

@@ -1,6 +1,7 @@
 """A complaint names what is wrong, not what follows from it, and the plug-in's line where that raised."""
 
 import asyncio
+from dataclasses import FrozenInstanceError
 from functools import partial
 from typing import Any, ClassVar
 
@@ -90,6 +91,12 @@ def test_what_cannot_be_hashed_is_named():
     assert equality((("a", 1),)) is None
     assert equality({"a": 1}).startswith("numbers={'a': 1} cannot be hashed; take what can, such as a tuple")
     assert equality((of_numbers(numbers=[2]),)).startswith("numbers=[2] cannot be hashed")
+
+
+def test_what_a_primitive_cannot_keep_in_itself_has_a_place():
+    with pytest.raises(FrozenInstanceError) as raised:
+        identity().last = 0
+    assert told(raised.value).endswith("; what a primitive keeps lies in a slot of `state`")
 
 
 def test_a_line_that_is_in_no_file_is_not_told():
