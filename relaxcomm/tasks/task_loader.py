@@ -102,7 +102,7 @@ def _import(name: str, beside: Path | None) -> Callable[..., Task]:
             ) from error
         raise ConfigError(
             f"task {shown(name)}: no module {error.name!r} in {os.getcwd()} nor among the installed packages"
-            f"{_there(module_name, beside)}"
+            f"{_there(module_name, beside)}{_as_module(module_name, attribute)}"
         ) from None
     except ENDINGS:
         raise
@@ -128,6 +128,12 @@ def _there(module: str, beside: Path | None) -> str:
         return ""
     source = beside.parent / f"{module.replace('.', '/')}.py"
     return f"; {source} is there: start in {beside.parent}" if source.is_file() else ""
+
+
+def _as_module(path: str, attribute: str) -> str:
+    """How the name of a file is written as that of a module."""
+    written = f"{path.removesuffix('.py').replace('/', '.')}:{attribute}"
+    return f"; write {written!r}" if path.endswith(".py") else ""
 
 
 def _checked(name: str, make: Callable[..., Task], options: Mapping[Any, Any]) -> dict[str, Any]:

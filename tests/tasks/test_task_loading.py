@@ -93,6 +93,7 @@ def test_own_task_in_the_current_directory(own_module, value):
         ("jobs_of_mine.broken:make", "cannot be imported: ZeroDivisionError"),
         ("jobs_of_mine.skipped:make", "cannot be imported: Skipped"),
         ("jobs_of_mine.needy:make", "needs what is not installed.*a_module_that_nobody_has"),
+        ("jobs_of_mine/needy.py:make", "no module .*; write 'jobs_of_mine.needy:make'$"),
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_built(own_module, value, message):
