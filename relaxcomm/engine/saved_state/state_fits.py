@@ -21,8 +21,9 @@ from relaxcomm.tensors.memory_order import Strides, are_dense
 
 _REMEDIES = {
     "rank": "load the state that this rank saved",
-    "algorithm": "configure the algorithm that was saved, or go on from another checkpoint; a script that "
-    "had switched to it calls engine.switch(…) with it before it loads",
+    "algorithm": "configure the algorithm that was saved, with `phases` to go on with another one later, or "
+    "go on from another checkpoint; a script that had switched to it calls engine.switch(…) with it before "
+    "it loads",
 }
 
 
