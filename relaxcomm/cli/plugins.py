@@ -9,6 +9,7 @@ import re
 import shlex
 import string
 import sys
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from typing import Annotated
@@ -114,9 +115,14 @@ def check(
     """Run the contract suite on an algorithm or primitive; exit code 1 if a check fails."""
     with readable(traceback):
         failed = total = 0
+        first: dict[tuple[str, str], str] = {}  # check that has found a fault
         for finding in findings(target, dict(parse_set(one) for one in sets or []), timeout):
-            typer.echo(str(finding))
             total += 1
-            failed += finding.fault is not None
+            if finding.fault is not None:
+                failed += 1
+                found_by = first.setdefault((finding.subject, finding.fault), finding.check)
+                if found_by != finding.check:
+                    finding = replace(finding, fault=f"as {found_by}")
+            typer.echo(str(finding))
         if failed:
             raise RunFailed(f"{failed} of {total} checks failed")

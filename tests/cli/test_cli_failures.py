@@ -95,6 +95,21 @@ def test_a_failure_that_no_line_has_raised_is_told_alone(options, monkeypatch):
     assert (done.exit_code, done.stderr) == (1, "relaxcomm: error: 1 of 1 checks failed\n")
 
 
+def test_a_fault_that_many_checks_meet_is_told_once(monkeypatch):
+    met = [("loss", "is large"), ("bytes", None), ("rounds", "is large"), ("kinds", "are two")]
+    found = [Finding("mine", check, fault) for check, fault in met] + [Finding("other", "loss", "is large")]
+    monkeypatch.setattr("relaxcomm.cli.plugins.findings", lambda *arguments: found)
+    done = CliRunner().invoke(app, ["check", "mine"])
+    assert done.stdout.splitlines() == [
+        "mine loss: FAILED: is large",
+        "mine bytes: ok",
+        "mine rounds: FAILED: as loss",
+        "mine kinds: FAILED: are two",
+        "other loss: FAILED: is large",
+    ]
+    assert done.stderr == "relaxcomm: error: 4 of 5 checks failed\n"
+
+
 def test_an_interrupt_without_workers_tells_of_none(broken):
     broken(KeyboardInterrupt())
     done = CliRunner().invoke(app, ["check", "bsp"])
