@@ -84,7 +84,7 @@ class Algorithm:
         if not any(self.rules[index].moves_parameters for index in found):
             raise CompositionError(
                 f"no rule selects the parameter {name!r}, so its replicas would drift apart; widen a "
-                f"rule's select, which are now: {[rule.select for rule in self.rules]}"
+                f"rule's select: {'; '.join(', '.join(rule.select or ['all']) for rule in self.rules)}"
             )
         rules = [self.rules[index] for index in found]
         legality.check_together(rules, name)
