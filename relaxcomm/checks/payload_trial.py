@@ -10,6 +10,7 @@ from relaxcomm.checks.round_trip import context
 from relaxcomm.data.clients import ROUND_GIVEN_UP, ROUND_LEFT
 from relaxcomm.roles import Payload
 from relaxcomm.roles.payload import finalized, read
+from relaxcomm.roles.returned import added
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
 
@@ -72,7 +73,11 @@ class PayloadTrial:
     def read(self, gradient: float | Tensor) -> Tensor:
         """What is exchanged."""
         out = torch.ones(self._numel, dtype=self.bucket.dtype) * gradient
-        return read(self._payload, self.cx, self.bucket, self.state, out).clone()
+        cx = self.cx
+        if self._payload.measures:
+            found = self._payload.measure(cx, self.bucket, self.state)
+            cx = cx.at(measured=added(None, found, "measure", self._payload))
+        return read(self._payload, cx, self.bucket, self.state, out).clone()
 
     def finalize(self, result: Tensor) -> Tensor:
         """What is made of a combined result."""

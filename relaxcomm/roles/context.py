@@ -66,7 +66,8 @@ class Context:
         bucket_part: the bucket, and where its part begins: tells apart what is exchanged in one step.
         extra: for an outer's `measure`, what has come of the entries that a payload sends behind those of the
             bucket, `[extra_entries]`; none for all others.
-        measured: what an outer's `measure` has found, `[k]` float64, added over all buckets of its rule.
+        measured: what an outer's `measure` has found, or in `read` a payload's, `[k]` float64, added over all
+            buckets of its rule.
         divided: whether what is exchanged is divided by the number of workers already.
         exact: the mean of equal values must be that value, as of parameters, so that float16 and bfloat16 are
             summed as float32; gradients are averaged as DistributedDataParallel does.

@@ -97,9 +97,21 @@ class Payload(Primitive):
         """Whether it makes nothing of gradients, so that their mean may be taken where they are copied."""
         return False
 
+    @property
+    def measures(self) -> bool:
+        """Whether it has a `measure` of its own, to look at all that its rule covers before it reads any."""
+        return type(self).measure is not Payload.measure
+
     def for_buffers(self) -> Payload | None:
         """What averages the model's buffers beside it, by slots that this has; None for their mean."""
         return None
+
+    def measure(self, cx: Context, bucket: Bucket, state: State) -> Tensor:
+        """A few numbers of a bucket, `[k]`; `read` finds their sum in `cx.measured`, of this worker alone.
+
+        Asked at "step" about all buckets of a rule before any is read; added up over a replica's shards.
+        """
+        raise NotImplementedError(f"{self!r} has no measure()")
 
     @abstractmethod
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:

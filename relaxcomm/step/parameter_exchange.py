@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from torch import Tensor
+
+from relaxcomm.network.operations import Label
 from relaxcomm.roles import Payload
+from relaxcomm.roles.returned import added
 from relaxcomm.step.bound import Bound
 from relaxcomm.step.flight import Pipeline, land_all
 from relaxcomm.step.late_parameters import LateParameters
 from relaxcomm.step.model_means import share_buffers
 from relaxcomm.step.parameter_results import Sent, apply, ask_finite, is_looked_at, look_at
-from relaxcomm.step.plan import Task
 from relaxcomm.step.replica_norms import Comparison
 from relaxcomm.step.transfer import Transfer
 
@@ -131,10 +134,17 @@ class ParameterExchange:
         round = state.rounds[tasks[0].key]
         compared = self._bound.norms.comparison(rule, self._bound.votes.slots)
         made = [
-            self._send(task, state.next_round(task), state.next_samples(task), pipeline, compared)
+            Transfer.of(self._bound, task, round=state.next_round(task), samples=state.next_samples(task))
             for task in tasks
         ]
-        made += [self._send(task, round, 1, pipeline) for task in buffers]
+        if rule.payload.measures:
+            self._measure(made)
+        for transfer in made:
+            self._send(transfer, pipeline, compared)
+        of_buffers = [Transfer.of(self._bound, task, round=round) for task in buffers]
+        for transfer in of_buffers:
+            self._send(transfer, pipeline)
+        made += of_buffers
         sent = Sent(made, ask_finite(self._bound, made))
         was_met = False
         if rule.delay:
@@ -144,17 +154,21 @@ class ParameterExchange:
             was_met = apply(self._bound, [sent])
         return was_met or any(transfer.flight.sends for transfer in made)
 
-    def _send(
-        self,
-        task: Task,
-        round: int,
-        samples: int,
-        pipeline: Pipeline,
-        compared: Comparison | None = None,
-    ) -> Transfer:
-        bound, rule, bucket = self._bound, task.rule, task.bucket
+    def _measure(self, made: Iterable[Transfer]) -> None:
+        """Let a payload know what it wants to of all that its rule covers, before it reads any."""
+        total: Tensor | None = None
+        for transfer in made:
+            total = added(total, transfer.measure_own(), "measure", transfer.task.rule.payload)
+        assert total is not None, "a rule that runs covers something"
+        label = Label(self._bound.common_step, "what a payload measures")
+        total = self._bound.world.over_shards(total, label)
+        for transfer in made:
+            transfer.know(total)
+
+    def _send(self, transfer: Transfer, pipeline: Pipeline, compared: Comparison | None = None) -> None:
+        bound, task, (round, _) = self._bound, transfer.task, transfer.counts
+        rule, bucket = task.rule, task.bucket
         late, alone = bool(rule.delay), not rule.exchange.facts.collective
-        transfer = Transfer.of(bound, task, round=round, samples=samples)
         out = bucket.temporary()
         tensor = transfer.read(out) if compared or is_looked_at(task) else transfer.read_or_leave(out)
         not_finite = look_at(bound, task, tensor)
@@ -168,4 +182,3 @@ class ParameterExchange:
             snapshot=bucket.gather(bucket.temporary()) if late else None,
             not_finite=not_finite,
         )
-        return transfer

@@ -216,8 +216,14 @@ def _error(bound: Bound, made: Sequence[Transfer], bad: Sequence[Transfer]) -> N
         one.task.rule.exchange.facts.collective for one in made
     ):  # the others do not wait for a question
         return local_error(came or [_ANOTHER], bound.world.rank, step, "the exchange gave it back")
-    put_in = [name for one in made for name in _spoilt(one.task, one.sent_values())]
+    put_in = [name for one in made for name in _spoilt(one.task, _sent_values(one))]
     return non_finite_error(bound.world, put_in, came, step, replica=bound.replica)
+
+
+def _sent_values(transfer: Transfer) -> Tensor:
+    """What this rank has put in, or the parameters that it was made of; read anew."""
+    snapshot = transfer.snapshot
+    return transfer.read(transfer.task.bucket.temporary()) if snapshot is None else snapshot
 
 
 def _spoilt(task: Task, flat: Tensor) -> list[str]:

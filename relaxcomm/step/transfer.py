@@ -95,6 +95,14 @@ class Transfer:
         made.snapshot = None if snapshot is None else snapshot.to(device, copy=True)
         return made
 
+    def measure_own(self) -> Tensor:
+        """What the payload wants to know before anything is read."""
+        return self.task.rule.payload.measure(self._read_in, self.task.bucket, self.slots["payload"])
+
+    def know(self, measured: Tensor) -> None:
+        """Tell the payload sums of what `measure_own` has found."""
+        self._read_in = self._read_in.at(measured=measured)
+
     def read(self, out: Tensor) -> Tensor:
         """Fill `out` (`[numel]`) with what is exchanged, and return it."""
         return read(self.task.rule.payload, self._read_in, self.task.bucket, self._kept("payload", out), out)
@@ -108,10 +116,6 @@ class Transfer:
                 self._read_in = self._read_in.at(difference=difference)
                 return out
         return self.read(out)
-
-    def sent_values(self) -> Tensor:
-        """What this rank has put in, or the parameters that it was made of; read anew."""
-        return self.read(self.task.bucket.temporary()) if self.snapshot is None else self.snapshot
 
     def exchange(self, message: Tensor, *, divided: bool = False) -> Program:
         """The operations of the exchange of `message`, which it may overwrite; returns the result.
@@ -207,15 +211,15 @@ class Transfer:
         payload = self._kept("payload", *(() if into is None else (into,)))  # other memory is its to keep
         base = rule.payload.base(cx, bucket, payload)
         value = finalized if base is None else finalized.to(base.dtype)
-        cx = cx.at(measured=measured, out=value if good is True and self._is_own(value) else None)
+        # Nobody else looks any more at the memory that this was sent from.
+        is_own = self._message is not None and value.data_ptr() == self._message.data_ptr()
+        cx = cx.at(measured=measured, out=value if good is True and is_own else None)
         if rule.exchange.facts.returns != "base":
             resting = resting or at_rest_alone(self.task, value, base)
             value = applied(rule.outer, cx, bucket, self._kept("outer", value), value, base)
             value = keep_at_rest(bucket, resting, base, value)
         if into is not None:
-            if value.data_ptr() != into.data_ptr():
-                into.copy_(value)
-            value = into
+            value = into if value.data_ptr() == into.data_ptr() else into.copy_(value)
         if isinstance(good, Tensor):
             value = torch.where(good, value, self._before().to(value.dtype))
         if not self.is_overtaken:
@@ -232,10 +236,6 @@ class Transfer:
         """What primitives may know when a result is applied: as when it was read, or of now if it is late."""
         task = self.task
         return self._context(task.rule, task, *self.counts) if task.rule.delay else self._read_in
-
-    def _is_own(self, value: Tensor) -> bool:
-        """Whether it lies in the memory that this was sent from, which nobody else looks at any more."""
-        return self._message is not None and value.data_ptr() == self._message.data_ptr()
 
     def _before(self) -> Tensor:
         """What the result takes the place of."""

@@ -20,6 +20,7 @@ from tests.engine.sharded import RANKS, REPLICAS, SHARDS, mesh, shard
 from tests.golden.cases import CASES
 from tests.models import CASES as MODELS, take_step
 from tests.ranks import run_ranks
+from tests.step.test_parameter_exchange import alone as by_norms
 
 pytestmark = pytest.mark.ranks
 
@@ -173,6 +174,16 @@ def test_bsp_trains_as_torchs_own_hybrid_sharding_with_clipping():
     local, after = [rank[3] for rank in found], [rank[4] for rank in found]
     assert not np.allclose(local[0], local[2])  # a replica's own, until they are averaged
     np.testing.assert_allclose(after[0], after[2])
+
+
+def weighted(rank: int) -> Any:
+    return sharded.train({"algorithm": by_norms(delay=1), "bucket_bytes": 8})[0]
+
+
+def test_a_payload_measures_all_shards_of_its_replica():
+    expected = sharded.train_whole({"algorithm": by_norms(delay=1)})
+    for rank, found in enumerate(run_ranks(weighted, RANKS)):
+        np.testing.assert_allclose(found, expected[rank // SHARDS], atol=1e-12)
 
 
 def federated(rank: int) -> Any:

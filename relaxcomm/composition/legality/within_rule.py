@@ -26,6 +26,7 @@ def check_rule(rule: RuleParts) -> None:
     _check_replicas(rule)
     _check_clock(rule)
     _check_events(rule)
+    _check_measures(rule)
     _check_weights(rule)
     check_outer(rule)
     _check_delay(rule)
@@ -146,6 +147,15 @@ def _check_events(rule: RuleParts) -> None:
         )
     if event is not None and rule.delay:
         raise CompositionError(f"delay {rule.delay} with {rule.trigger!r}: a round has no steps; use delay 0")
+
+
+def _check_measures(rule: RuleParts) -> None:
+    """Refuse a payload that would measure gradients, which leave before the last of them is there."""
+    if rule.payload.measures and rule.payload.facts.site == "backward":
+        raise CompositionError(
+            f"{rule.payload!r} has a measure(), which nobody calls: it is read at backward, where the first "
+            'gradients leave before the last are there; measure in a payload of site="step", or in an outer'
+        )
 
 
 def _check_weights(rule: RuleParts) -> None:
