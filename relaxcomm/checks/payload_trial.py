@@ -13,6 +13,7 @@ from relaxcomm.roles.payload import finalized, read
 from relaxcomm.roles.returned import added
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
+from relaxcomm.tensors.unshared import UnsharedState
 
 NUMEL = 12
 
@@ -77,11 +78,11 @@ class PayloadTrial:
         if self._payload.measures:
             found = self._payload.measure(cx, self.bucket, self.state)
             cx = cx.at(measured=added(None, found, "measure", self._payload))
-        return read(self._payload, cx, self.bucket, self.state, out).clone()
+        return read(self._payload, cx, self.bucket, self._kept(out), out).clone()
 
     def finalize(self, result: Tensor) -> Tensor:
         """What is made of a combined result."""
-        return finalized(self._payload, self.cx, self.bucket, self.state, result)
+        return finalized(self._payload, self.cx, self.bucket, self._kept(result), result)
 
     def base(self) -> Tensor | None:
         """The point from which an outer moves, as it is now."""
@@ -96,8 +97,13 @@ class PayloadTrial:
     def gradient(self, value: Tensor) -> Tensor:
         """What `write` leaves in a value, which becomes `.grad` if it does not move the parameters."""
         value = value.clone()
-        self._payload.write(self.cx, self.bucket, self.state, value, None)
+        lent = [value] if self._payload.facts.site == "backward" else []
+        self._payload.write(self.cx, self.bucket, self._kept(*lent), value, None)
         return value
+
+    def _kept(self, *lent: Tensor) -> UnsharedState:
+        """The slots, which keep a copy of what is lent, as those of an engine do."""
+        return UnsharedState(self.state, *lent, self.bucket)
 
 
 def heard(payload: Payload) -> list[str]:

@@ -41,8 +41,8 @@ def momentum_is_declared(payload: Payload) -> None:
     declared, kept = payload.facts.is_momentum, False
     if payload.facts.site == "backward":
         one, other = PayloadTrial(payload), PayloadTrial(payload)
-        one.finalize(one.read(2.0) / 2)  # beside a worker that has none
-        other.finalize(other.read(-7.0) / 2)
+        one.gradient(one.finalize(one.read(2.0) / 2))  # beside a worker that has none
+        other.gradient(other.finalize(other.read(-7.0) / 2))
         kept = not torch.equal(one.read(0.0), other.read(0.0))
     what = "something of earlier gradients or results" if kept else "nothing of what was before"
     expect(kept == declared, f"of a gradient of 0 it reads {what}: declare is_momentum={kept}")

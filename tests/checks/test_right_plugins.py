@@ -34,7 +34,7 @@ from relaxcomm.plugin import (
     VotingTrigger,
     frozen,
 )
-from relaxcomm.primitives import all_reduce, parameters
+from relaxcomm.primitives import all_reduce, gradients, parameters
 
 _FIRST, _SECOND = frozenset({"rung"}), frozenset({"mode"})
 
@@ -336,3 +336,28 @@ def test_what_was_sent_may_be_more_precise_than_the_result():
     messages_are_declared(in_float32())
     with pytest.raises(Broken, match=r"alone, of torch.float32, the result is not what its own messages"):
         messages_are_declared(in_float32(scale=1.1))
+
+
+@frozen
+class remembered_gradients(gradients):
+    """Half of each gradient, and half of the last mean: the slot is assigned the value, which is scaled then."""
+
+    facts = replace(gradients.facts, is_momentum=True, slots={"last": "equal"})
+
+    def init(self, bucket):
+        return {"last": bucket.zeros()}
+
+    def read(self, cx, bucket, state, out):
+        if cx.gradient_scale is not None:
+            out.div_(cx.gradient_scale)
+        return out.add_(state["last"]).mul_(0.5)
+
+    def write(self, cx, bucket, state, value, snapshot):
+        state["last"] = value.to(state["last"].dtype)  # of what is lent a slot keeps a copy
+        if cx.gradient_scale is not None:
+            value.mul_(cx.gradient_scale)
+
+
+def test_a_payload_may_assign_the_value_that_it_scales_afterwards():
+    for run in payload_checks(remembered_gradients()).values():
+        run()
