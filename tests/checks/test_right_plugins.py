@@ -340,7 +340,7 @@ def test_what_was_sent_may_be_more_precise_than_the_result():
 
 @frozen
 class remembered_gradients(gradients):
-    """Half of each gradient, and half of the last mean: the slot is assigned the value, which is scaled then."""
+    """Half of each gradient and of the last mean, which the slot is assigned before it is scaled."""
 
     facts = replace(gradients.facts, is_momentum=True, slots={"last": "equal"})
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from relaxcomm import CompositionError, Rule
 from relaxcomm.plugin import Outer, frozen
 from relaxcomm.primitives import (
     all_reduce,
     average,
+    averaging_server,
     deltas,
     every,
     gradients,
@@ -39,6 +41,31 @@ class of_the_whole(Outer):
         return result
 
 
+@frozen
+class measured_deltas(deltas):
+    """Looks at the whole model before it is read."""
+
+    facts = deltas().facts
+
+    def measure(self, cx, bucket, state):
+        return torch.zeros(1)
+
+
+@frozen
+class measured_gradients(gradients):
+    """Looks at what is not there yet."""
+
+    facts = gradients.facts
+    measure = measured_deltas.measure
+
+
+@frozen
+class weighted_deltas(deltas):
+    """With a weight behind them."""
+
+    facts = replace(deltas().facts, extra_entries=1)
+
+
 def rule(payload, exchange=None, **parts):
     return Rule(payload=payload, exchange=exchange or all_reduce(), **parts)
 
@@ -55,6 +82,19 @@ REFUSED = {
     "served by a learning rate": (
         lambda: rule(deltas(), quorum_average(), outer=slowmo(lr=1.0, momentum=0.5)),
         r"needs a worker's optimizer or the whole model; use average\(\)",
+    ),
+    "measured before backward ends": (
+        lambda: rule(measured_gradients()),
+        "has a measure.*, which nobody calls",
+    ),
+    "measured before it is served": (
+        lambda: rule(measured_deltas(), server(staleness=1)),
+        r"bucket by bucket; use the exchange all_reduce\(\)",
+    ),
+    "weights to a server": (lambda: rule(weighted_deltas(), server(staleness=1)), r"server.* would lose"),
+    "weights to a server of rounds": (
+        lambda: rule(weighted_deltas(), averaging_server(), delay="unbounded"),
+        "would lose: they hold the entries of a bucket alone",
     ),
     "late gradients in some steps": (
         lambda: rule(gradients(), trigger=every(steps=4), delay=1),

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import nn
 
 import relaxcomm
-from relaxcomm import Algorithm, CompositionError, Rule, simulate
+from relaxcomm import Algorithm, Rule, simulate
 from relaxcomm.errors import PluginError
 from relaxcomm.plugin import frozen
-from relaxcomm.primitives import all_reduce, deltas, every, gradients, parameters
+from relaxcomm.primitives import all_reduce, deltas, every, parameters
 from tests.ranks import run_ranks
 
 RANKS, STEPS, PERIOD = 3, 6, 2
@@ -132,20 +132,6 @@ def test_each_rule_measures_what_it_covers():
     assert [measured for _, measured in seen] == [
         [size, round, PERIOD] for round in range(STEPS // PERIOD) for size in SIZES
     ]
-
-
-def test_a_payload_of_gradients_has_nothing_to_measure_yet():
-    @frozen
-    class measuring(gradients):
-        facts = gradients.facts
-
-        def measure(self, cx, bucket, state):
-            return torch.zeros(1)
-
-    with pytest.raises(
-        CompositionError, match="has a measure\\(\\), which nobody calls: it is read at backward"
-    ):
-        Rule(payload=measuring(), exchange=all_reduce())
 
 
 def test_what_it_returns_is_looked_at():

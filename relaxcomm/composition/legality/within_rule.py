@@ -150,7 +150,12 @@ def _check_events(rule: RuleParts) -> None:
 
 
 def _check_measures(rule: RuleParts) -> None:
-    """Refuse a payload that would measure gradients, which leave before the last of them is there."""
+    """Refuse a payload that would measure what is not there: all gradients, or what no server has yet."""
+    if rule.payload.measures and rule.exchange.facts.returns == "base":
+        raise CompositionError(
+            f"{rule.payload!r} has a measure(), and what ranks have not pushed to {rule.exchange!r} yet is "
+            "read bucket by bucket; use the exchange all_reduce()"
+        )
     if rule.payload.measures and rule.payload.facts.site == "backward":
         raise CompositionError(
             f"{rule.payload!r} has a measure(), which nobody calls: it is read at backward, where the first "
@@ -162,6 +167,11 @@ def _check_weights(rule: RuleParts) -> None:
     """Refuse what loses a weight that is sent behind the entries, or takes these without it."""
     if not rule.payload.facts.extra_entries:
         return
+    if not rule.exchange.facts.collective:
+        raise CompositionError(
+            f"{rule.payload!r} sends a weight behind its entries, which the services of {rule.exchange!r} "
+            "would lose: they hold the entries of a bucket alone; use the exchange all_reduce()"
+        )
     coded = rule.compressor.facts
     if not (coded.scope == "entry" and coded.unbiased and math.isinf(coded.clip)):
         raise CompositionError(
