@@ -70,10 +70,11 @@ class Task:
 
     @cached_property
     def carries_flags(self) -> bool:
-        """Whether entries behind the bucket's own come through; a server knows the bucket alone."""
+        """Whether entries behind the bucket's own come through; a server and slots know the bucket alone."""
         exchange = self.rule.exchange.facts
         adds_up = exchange.collective and exchange.returns == "mean"  # a robust one leaves a lone flag out
-        return self.rule.compressor.facts.scope == "entry" and adds_up and not self.keeps_residuals
+        keeps = bool(exchange.slots) or self.keeps_residuals
+        return self.rule.compressor.facts.scope == "entry" and adds_up and not keeps
 
     @cached_property
     def moves_gradient(self) -> bool:

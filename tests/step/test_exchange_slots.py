@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from relaxcomm import Algorithm, CompositionError, Rule, attach, simulate
+from relaxcomm import Algorithm, CompositionError, Rule, attach, simulate, trajectory
 from relaxcomm.plugin import frozen
-from relaxcomm.primitives import all_gather, error_feedback, gradients, scatter_gather, top_k
+from relaxcomm.primitives import all_gather, all_reduce, error_feedback, gradients, scatter_gather, top_k
 
 CODER = error_feedback(compressor=top_k(density=0.5))
 
@@ -96,3 +96,24 @@ def test_what_is_not_made_anew_is_carried_over_a_switch():
 def test_a_name_that_the_compressor_has_is_refused():
     with pytest.raises(CompositionError, match=r"the slots \['residual'\] are made by init of clashing\(\)"):
         run(clashing(), 2)
+
+
+@frozen
+class half_anew(all_reduce):
+    """`m <- (m + mean_n g_n) / 2`, in a slot as long as the bucket."""
+
+    facts = replace(all_reduce.facts, takes_divided=False, slots={"mean": "equal"})
+
+    def init(self, bucket):
+        return {"mean": bucket.zeros()}
+
+    def run(self, cx, tensor, compressor, state):
+        mean = yield from all_reduce.run(self, cx, tensor, compressor, state)
+        state["mean"] = (state["mean"] + mean) / 2
+        return state["mean"].to(tensor.dtype)
+
+
+def test_a_slot_as_long_as_the_bucket_fits_gradients_too():
+    """No flags of used parameters lie behind them, of which the slot would know nothing."""
+    found = trajectory(Rule(payload=gradients(), exchange=half_anew()), [[[2.0, 4.0], [6.0, 0.0]]] * 2)
+    assert found.tolist() == [[[2.0, 1.0]] * 2, [[5.0, 2.5]] * 2]
