@@ -1,32 +1,21 @@
 """Methods that a plug-in writes take what its role gives them."""
 
-import math
 from typing import ClassVar
 
 import pytest
 
 from relaxcomm.errors import PluginError
-from relaxcomm.plugin import DENSE, Compressor, CompressorFacts, Dense, frozen
+from relaxcomm.plugin import Compressor, CompressorFacts, Dense, frozen
+from relaxcomm.primitives import identity
 
 
 def compressor(**methods):
     """A class of a compressor with the given methods."""
-    facts = CompressorFacts(
-        kinds=frozenset({DENSE}),
-        rounds=1,
-        scope="entry",
-        linear=True,
-        unbiased=True,
-        clip=math.inf,
-        max_norm=math.inf,
-        memory="none",
-        follows_results=False,
-        follows_clock=False,
-        keeps_finite=True,
-        slots={},
-        most_entries=math.inf,
-    )
-    own = {"__annotations__": {"facts": ClassVar[CompressorFacts]}, "__module__": "foreign", "facts": facts}
+    own = {
+        "__annotations__": {"facts": ClassVar[CompressorFacts]},
+        "__module__": "foreign",
+        "facts": identity.facts,
+    }
     return type("mine", (Compressor,), own | methods)
 
 

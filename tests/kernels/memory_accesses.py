@@ -44,12 +44,8 @@ class MemoryAccesses:
 
     def __init__(self, name: str, tensors: Iterable[Tensor]) -> None:
         self._name, self._program, self._barriers = name, NOBODY, 0
-        self._memories: list[_Memory] = []
-        for start, stop in sorted(map(_extent, tensors)):
-            if self._memories and start < self._memories[-1].stop:
-                start = self._memories.pop().start if stop > self._memories[-1].stop else None
-            if start is not None and stop > start:
-                self._memories.append(_Memory(start, stop))
+        extents = _merged(_extent(one) for one in tensors if one.numel())
+        self._memories = [_Memory(start, stop) for start, stop in extents]
 
     def begin(self) -> None:
         """The next program begins."""
@@ -113,11 +109,20 @@ class MemoryAccesses:
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
     """Where a tensor's entries begin and end in memory."""
-    if not tensor.numel():
-        return 0, 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     start = tensor.data_ptr()
     return start, start + (last + 1) * tensor.element_size()
+
+
+def _merged(extents: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same, of those that overlap one."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(extents):
+        if merged and start < merged[-1][1]:
+            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
+        else:
+            merged.append((start, stop))
+    return merged
 
 
 def look_at_memory(interpreter: Any) -> None:
