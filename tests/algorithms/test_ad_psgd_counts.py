@@ -5,7 +5,10 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
+import torch
 
+from relaxcomm.primitives.exchanges.pairwise import Partner
 from relaxcomm.step import replica_norms
 from tests.engine.harness import in_process
 from tests.models import CASES, take_step, trainable
@@ -58,3 +61,13 @@ def test_a_passive_rank_counts_the_steps_in_which_it_was_met(monkeypatch):
     assert meetings == len(halves) == STEPS[1]
     known = [distance for *_, distance in asked]  # of all but the last, whose answer is on its way
     assert sum(np.isclose(half, known, rtol=1e-5).any() for half in halves) == STEPS[1] - 1
+
+
+@pytest.mark.parametrize("others_came", [False, True])
+def test_a_passive_rank_that_is_resumed_knows_whether_it_was_met(others_came):
+    saved, resumed = (Partner(0, torch.zeros(2), lambda data: data.view(torch.float32)) for _ in range(2))
+    if others_came:
+        saved.answer(1, torch.ones(2).view(torch.uint8))
+    resumed.restore(saved.export())
+    resumed.answer(0, torch.zeros(2).view(torch.uint8))
+    assert resumed.has_met() == others_came

@@ -209,7 +209,8 @@ def test_dcd_contracts_at_the_gaps_rate_while_messages_lose_little(one, size):
     assert moved < 0.05, "the mean moves only by what is lost"
 
 
-def test_replicas_do_not_drift_in_float32():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_replicas_do_not_drift_in_short_types(dtype):
     """What a rank keeps of its neighbours is still what they keep of themselves, after 2,000 roundings."""
     one, size = topology.ring(), 3
     exchange = choco_gossip(gamma=0.5, topology=one)
@@ -217,12 +218,12 @@ def test_replicas_do_not_drift_in_float32():
 
     def rank(group):
         transport, me = group.transport(), group.rank()
-        bucket = Bucket(0, [Item("p", torch.ones(50))])
+        bucket = Bucket(0, [Item("p", torch.ones(50, dtype=dtype))])
         state = dict(exchange.coding_slots(bucket, primitives.identity(), transport.membership))
         cx = Context(0, 0, transport.membership, lambda bucket: 0.1)
-        x = torch.ones(50)
+        x = torch.ones(50, dtype=dtype)
         for step in range(2000):
-            x = x + 0.1 * torch.randn(50, generator=generators[me])
+            x = x + 0.1 * torch.randn(50, generator=generators[me]).to(dtype)
             running = exchange.run(cx, x.clone(), primitives.identity(), state)
             received = transport.issue(next(running), Label(step, "0")).wait()
             with pytest.raises(StopIteration) as stop:

@@ -9,9 +9,11 @@ import relaxcomm
 from relaxcomm.checks.round_trip import context
 from relaxcomm.network.transport import Membership
 from relaxcomm.primitives import choco_gossip, quantize, sign
+from relaxcomm.primitives.compressors.weighted_sum import sum_dense
 from relaxcomm.tensors import buffer_pool
 from relaxcomm.tensors.buckets import Bucket
 from relaxcomm.tensors.items import Item
+from relaxcomm.tensors.messages import Dense
 from relaxcomm.topology import ring
 from tests.models import take_step
 
@@ -74,6 +76,13 @@ def test_it_can_be_let_go():
     assert not any(buffer_pool._free.values())
     del kept  # what was in use goes to nobody
     assert not any(buffer_pool._free.values())
+
+
+def test_a_sum_is_written_over_its_first_message_alone():
+    lent, other = torch.full((2,), 4.0), torch.full((2,), 8.0)
+    assert sum_dense([(0.5, Dense(other)), (0.5, Dense(lent))], out=lent).tolist() == [6.0, 6.0]
+    assert sum_dense([(0.5, Dense(lent)), (0.5, Dense(other))], out=lent) is lent
+    assert lent.tolist() == [6.0, 6.0]
 
 
 def test_threads_never_share_one():

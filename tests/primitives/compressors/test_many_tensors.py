@@ -67,6 +67,16 @@ def test_together_they_are_coded_as_each_alone(coder, dtype, spoilt, each_alone)
         torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
 
 
+@pytest.mark.parametrize("coder", CODERS.values(), ids=CODERS)
+def test_no_more_are_coded_together_than_fit_the_cache(coder, each_alone, monkeypatch):
+    monkeypatch.setattr(segments, "_CACHED", 1000)
+    layout = layout_of([(400,), (16, 16), (500,), (3,), (999,), (2,), (1500,), (7,)])
+    x = torch.randn(layout.numel, generator=torch.Generator().manual_seed(3))
+    together = coded(coder, x, layout)
+    each_alone()
+    assert all(map(torch.equal, together, coded(coder, x, layout)))
+
+
 def test_levels_of_tensors_together_are_those_of_each():
     parts = torch.randn(500, generator=torch.Generator().manual_seed(3)).split([300, 1, 199])
     found, plain = terngrad().spread_each(parts), UniformQuantizer.spread_each(terngrad(), parts)
