@@ -114,6 +114,8 @@ def algorithm(name: str) -> Entry:
     """
     if name not in algorithms():
         refuse_left_out(name)
+        builds = {one: entry.build for one, entry in algorithms().items()}
+        _refuse_call(name, builds, "{{name: {}, parameter: value}}")
         if is_path(name) or ":" in name:
             raise ConfigError(
                 f"unknown algorithm {shown(name)}{meant(name, algorithms()) or ';'} one of your own has its "
@@ -133,11 +135,21 @@ def primitive(role: str, name: str) -> type[Declared]:
     if name in known.get(role, {}):
         return known[role][name]
     refuse_left_out(name)
+    _refuse_call(name, known.get(role, {}), "{{{}: {{parameter: value}}}}")
     elsewhere = [other for other, names in known.items() if name in names]
     if elsewhere:
         is_one, not_one = with_article(elsewhere[0]), with_article(role)
         raise ConfigError(f"{name!r} is {is_one}, not {not_one}{closest(name, known.get(role, {}))}")
     raise ConfigError(f"unknown {role} {shown(name)}{closest(name, known.get(role, {}))}")
+
+
+def _refuse_call(name: str, known: Mapping[str, Callable[..., object]], form: str) -> None:
+    """Raise ConfigError for a known name with its arguments in brackets, as Python has them."""
+    called, bracket, _ = name.partition("(")
+    if bracket and called in known:
+        takes = inspect.signature(known[called]).parameters
+        instead = f"{form.format(called)}; it takes: {signature_of(known[called])}" if takes else called
+        raise ConfigError(f"{shown(name)} is not allowed; write {instead}")
 
 
 def include(path: Path) -> list[EntryPoint]:

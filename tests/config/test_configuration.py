@@ -29,6 +29,17 @@ def compressed(compressor):
         ),
         ({"algorithm": "mine:bsp"}, ConfigError, "unknown algorithm 'mine:bsp'; one of your own has"),
         (
+            {"algorithm": "slowmo(steps=8)"},
+            ConfigError,
+            "'slowmo(steps=8)' is not allowed; write {name: slowmo, parameter: value}; it takes: steps=",
+        ),
+        ({"algorithm": "bsp()"}, ConfigError, "'bsp()' is not allowed; write bsp"),
+        (
+            compressed("top_k(density=0.1)"),
+            ConfigError,
+            "'top_k(density=0.1)' is not allowed; write {top_k: {parameter: value}}; it takes: density, ",
+        ),
+        (
             {"algorithm": "bsp", "batch_size": 32},
             ConfigError,
             "unknown key 'batch_size'; it goes into data, such as data: {batch_size: 64}",
