@@ -28,11 +28,14 @@ class Slots(MutableMapping[str, Tensor]):
         self._staged: dict[str, Tensor] = {}
 
     def __getitem__(self, slot: str) -> Tensor:
-        return self._staged[slot] if slot in self._staged else self._kept[slot]
+        held = self._staged if slot in self._staged else self._kept
+        if slot not in held:
+            raise self._unknown(slot)
+        return held[slot]
 
     def __setitem__(self, slot: str, value: Tensor) -> None:
         if slot not in self._kept:
-            raise KeyError(f"slot {slot!r} was not made by init, which made {sorted(self._kept)}")
+            raise self._unknown(slot)
         made = self._kept[slot]
         is_like = isinstance(value, Tensor) and value.shape == made.shape and value.dtype == made.dtype
         if not is_like and not is_buffer(slot):  # a checkpoint of it could not be loaded
@@ -79,6 +82,10 @@ class Slots(MutableMapping[str, Tensor]):
         if isinstance(good, Tensor) or good:
             self._kept.update(self._staged)
         self._staged.clear()
+
+    def _unknown(self, slot: str) -> KeyError:
+        made = sorted(self._kept) or "none"
+        return KeyError(f"{self.owner} has no slot {slot!r}; make it in init, which has made {made}")
 
     def _staged_together(self) -> Iterator[list[str]]:
         """Slots that were assigned, but for buffers, of which nothing needs to be chosen: those together that

@@ -54,6 +54,18 @@ def test_another_form_is_refused(value, got):
     assert slots.export() == {"n": torch.tensor(1)}
 
 
+def test_a_slot_that_init_has_not_made():
+    slots, words = (
+        Slots({"n": torch.tensor(0)}, "counting()"),
+        r"counting\(\) has no slot 'm'; make it in init",
+    )
+    with pytest.raises(KeyError, match=words):
+        slots["m"]
+    with pytest.raises(KeyError, match=words):
+        slots["m"] = torch.tensor(1)
+    assert slots.get("m") is None
+
+
 def test_init_makes_tensors():
     with pytest.raises(PluginError, match=r"init of counting\(\) made 0 as the slot 'n'; make a tensor"):
         Slots({"n": 0}, "counting()")
