@@ -28,7 +28,7 @@ from relaxcomm.config.grammar import arguments_of
 from relaxcomm.config.uninstalled import is_path, refuse_missing
 from relaxcomm.data import Partition
 from relaxcomm.errors import ConfigError
-from relaxcomm.fields.validation import closest, shown
+from relaxcomm.fields.validation import meant, shown
 from relaxcomm.roles import Compressor, Controller, Exchange, Outer, Payload, Trigger
 from relaxcomm.system.time_limit import within
 from relaxcomm.topology import Topology
@@ -166,7 +166,8 @@ def _subjects(target: str | Path) -> Iterator[tuple[str, Callable[[], Any]]]:
     if not path.exists():
         registry.refuse_left_out(str(target))
         raise ConfigError(
-            f"{str(target)!r} is neither an installed name nor a path{closest(str(target), known)}"
+            f"{shown(str(target))} is neither an installed name nor a path{meant(str(target), known)}; "
+            "one of your own has the path of its file or of its package's folder, such as ./my_plugin.py"
         )
     yield from _subjects_at(path)
 

@@ -354,6 +354,10 @@ def test_the_protocol_is_told(plugin):
 def test_what_is_neither_name_nor_path():
     with pytest.raises(relaxcomm.ConfigError, match="nor a path; did you mean 'bsp'"):
         relaxcomm.check("bspp")
+    with pytest.raises(
+        relaxcomm.ConfigError, match=r"'mine:keep' .* nor a path; one of your own has the path"
+    ):
+        relaxcomm.check("mine:keep")
 
 
 def test_an_object_is_neither():
