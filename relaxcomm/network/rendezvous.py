@@ -77,7 +77,7 @@ class Rendezvous:
         name = next_name(store, f"relaxcomm/{attempt_in_store()}/{_digest(ranks)}", mine.rank)
         store = signed(store, secret)
         if elastic:
-            store, name = _without_prefix(store, f"{name}/name", secret, is_first=mine.rank == 0)
+            store, name = _without_prefix(store, f"{name}/name", secret)
         limit = timedelta(seconds=timeout_seconds + _MARGIN_SECONDS)
         return cls(store, name, mine, ranks, limit, limit, secret)
 
@@ -140,11 +140,10 @@ def _digest(ranks: Sequence[int]) -> str:
     return hashlib.blake2b(repr(ranks).encode(), digest_size=8).hexdigest()
 
 
-def _without_prefix(store: Any, key: str, secret: Secret | None, *, is_first: bool) -> tuple[Any, str]:
+def _without_prefix(store: Any, key: str, secret: Secret | None) -> tuple[Any, str]:
     """What can be reached without knowing the prefixes of the group's store, and a name of its own."""
-    if is_first:
-        store.set(key, f"relaxcomm/{secrets.token_hex(8)}")
-    name = store.get(key).decode()
+    # Who comes first gives it, so that nobody waits here for a certain one.
+    name = store.compare_set(key, "", f"relaxcomm/{secrets.token_hex(8)}").decode()
     while isinstance(store, PrefixStore | SignedStore):
         store = store.underlying_store
     return signed(store, secret), name

@@ -54,6 +54,19 @@ def test_over_a_new_store_survivors_count_as_a_new_process_does(secret):
     assert len(set(names[0])) == 2
 
 
+@pytest.mark.parametrize("secret", [None, Secret(b"a" * 32)], ids=["open", "secret"])
+def test_where_others_may_join_nobody_waits_for_rank_0_to_name_the_place(secret):
+    store, names = dist.HashStore(), []
+    store.set_timeout(timedelta(seconds=1))
+    for rank in (1, 2, 0):
+        dist.init_process_group("fake", store=store, rank=rank, world_size=3)
+        try:
+            names.append(Rendezvous.of(None, 60.0, secret, elastic=True).name)
+        finally:
+            dist.destroy_process_group()
+    assert len(set(names)) == 1
+
+
 def test_a_default_group_that_was_given_up_is_made_with_who_comes_late(monkeypatch):
     names = {0: [], 1: []}
 
