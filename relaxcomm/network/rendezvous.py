@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from relaxcomm.errors import ConfigError
 from relaxcomm.network.secret import Secret
-from relaxcomm.network.signed_store import SignedStore, signed
+from relaxcomm.network.signed_store import UNSIGNED, SignedStore, signed
 from relaxcomm.network.transport import Membership
 from relaxcomm.system.environment import attempt_in_store
 
@@ -77,7 +77,7 @@ class Rendezvous:
         name = next_name(store, f"relaxcomm/{attempt_in_store()}/{_digest(ranks)}", mine.rank)
         store = signed(store, secret)
         if elastic:
-            store, name = _without_prefix(store, f"{name}/name", secret)
+            store, name = _without_prefix(store, f"{name}/{UNSIGNED}name", secret)
         limit = timedelta(seconds=timeout_seconds + _MARGIN_SECONDS)
         return cls(store, name, mine, ranks, limit, limit, secret)
 
@@ -142,7 +142,8 @@ def _digest(ranks: Sequence[int]) -> str:
 
 def _without_prefix(store: Any, key: str, secret: Secret | None) -> tuple[Any, str]:
     """What can be reached without knowing the prefixes of the group's store, and a name of its own."""
-    # Who comes first gives it, so that nobody waits here for a certain one.
+    # Who comes first gives it, so that nobody waits here for a certain one. Whether all have the secret, the
+    # ranks find out where they meet.
     name = store.compare_set(key, "", f"relaxcomm/{secrets.token_hex(8)}").decode()
     while isinstance(store, PrefixStore | SignedStore):
         store = store.underlying_store
