@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 
 import pytest
+import torch
 
 import relaxcomm
 from relaxcomm import primitives
@@ -52,3 +53,35 @@ def test_what_arrives_soon_or_is_used_up_is_not(payload, compressor):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         relaxcomm.Rule(payload=payload, compressor=compressor, exchange=all_gather())
+
+
+NOISY = [
+    error_feedback(primitives.qsgd()),
+    error_feedback(primitives.terngrad()),
+    error_feedback(primitives.count_sketch(size=1000)),
+    error_feedback(primitives.quantize(bits=1), decay=0.9),
+    error_feedback(primitives.chain(compressors=(primitives.top_k(density=0.1), primitives.qsgd()))),
+    primitives.momentum_correction(primitives.qsgd(), momentum=0.1),
+]
+CALM = [
+    error_feedback(primitives.qsgd(), decay=0.7),
+    error_feedback(primitives.qsgd(levels=11)),
+    error_feedback(primitives.quantize(bits=2)),
+    error_feedback(primitives.count_sketch(size=1000), decay=0.1),
+    error_feedback(
+        primitives.chain(compressors=(primitives.top_k(density=0.5), primitives.quantize(bits=2)))
+    ),
+]
+
+
+@pytest.mark.parametrize("compressor", NOISY + CALM, ids=repr)
+def test_a_residual_that_grows_is_warned_of(compressor):
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        accepts = all_reduce() if "sketch" in repr(compressor) else all_gather()
+        relaxcomm.Rule(payload=primitives.gradients(), compressor=compressor, exchange=accepts)
+    drawn = torch.randn(40, 5000, generator=torch.Generator().manual_seed(1)).unbind()
+    arrived = relaxcomm.round_trip(compressor, drawn)
+    grows = not bool(arrived[-1].norm() < 8 * drawn[-1].norm())
+    assert [("the residual grows" in str(one.message)) for one in told] == [True] * grows
+    assert (compressor in NOISY) == grows

@@ -6,7 +6,7 @@ import math
 
 from relaxcomm.composition import fragments
 from relaxcomm.composition.legality.alternatives import exchanges_that, neighbours
-from relaxcomm.composition.legality.losses import warn_of_bias, warn_of_repeats
+from relaxcomm.composition.legality.losses import warn_of_losses
 from relaxcomm.composition.legality.outer_rules import check_outer, check_served_outer
 from relaxcomm.composition.legality.topologies import check_graph
 from relaxcomm.composition.rule_parts import RuleParts
@@ -31,8 +31,7 @@ def check_rule(rule: RuleParts) -> None:
     check_outer(rule)
     _check_delay(rule)
     _check_range(rule)
-    warn_of_bias(rule)
-    warn_of_repeats(rule)
+    warn_of_losses(rule)
 
 
 def _check_kinds(rule: RuleParts) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -104,6 +105,14 @@ class chain(Compressor):
 
     def makes_sum(self, tensor: Tensor) -> bool:
         return self._first.makes_sum(tensor)
+
+    def contraction(self, numel: int) -> float | None:
+        num_values, _ = self._values(one_tensor(numel), 4)
+        first, rest = self._first.contraction(numel), self._rest.contraction(num_values)
+        if first is None or rest is None:
+            return None
+        # ||C_2 v - x|| <= ||C_2 v - v|| + ||v - x||, with ||v|| <= ||x|| + ||v - x||.
+        return (math.sqrt(rest) * (1 + math.sqrt(first)) + math.sqrt(first)) ** 2
 
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         return self.layout_bytes(one_tensor(numel), element_bytes)

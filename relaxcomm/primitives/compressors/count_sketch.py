@@ -89,6 +89,9 @@ class count_sketch(Compressor):
             signs = torch.randint(2, part.shape, generator=generator, dtype=torch.int8).mul_(2).sub_(1)
             yield part, on_device(places, tensor.device), on_device(signs, tensor.device)
 
+    def contraction(self, numel: int) -> float | None:
+        return 0.0 if numel <= self.size else numel / self.size
+
     def message_bytes(self, numel: int, element_bytes: int) -> int:
         count, width = self.values(numel, element_bytes)
         return count * width

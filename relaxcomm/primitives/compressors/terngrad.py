@@ -84,3 +84,7 @@ class terngrad(UniformQuantizer):
         if self.clip is None:
             return ScaleRule("range", self.num_codes)
         return ScaleRule("clipped", self.num_codes, factor=self.clip)
+
+    def contraction(self, numel: int) -> float | None:
+        largest = math.sqrt(numel)  # of s ||x||_1 / ||x||^2
+        return largest if self.clip is None else min(largest, self.clip) + 1
