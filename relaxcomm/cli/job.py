@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,7 @@ from relaxcomm.system.files import check_folder
 from relaxcomm.system.mpi import unread_processes
 from relaxcomm.system.slurm import follow_srun
 from relaxcomm.system.telling import tell
+from relaxcomm.system.warn import told_before
 from relaxcomm.tasks.task_loader import TaskFactory, find_task
 from relaxcomm.training import devices
 from relaxcomm.training.results import Result
@@ -101,7 +103,8 @@ class Job:
 
         Raises: ConfigError, CompositionError or TopologyError.
         """
-        loaded = self.load()
+        with told_before() if launched().rank else nullcontext():
+            loaded = self.load()
         configured_task(loaded, self.origin)
         loaded.membership.read_secret()
         if not is_worker():  # workers that a launcher started compare what is wrong when they attach

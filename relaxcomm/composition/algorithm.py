@@ -17,6 +17,7 @@ from relaxcomm.fields.frozen import frozen
 from relaxcomm.roles import Controller
 from relaxcomm.roles.controller import BATCH_SIZE
 from relaxcomm.roles.planner import Planner
+from relaxcomm.system.warn import told_before
 from relaxcomm.topology import Topology
 
 
@@ -72,7 +73,10 @@ class Algorithm:
     def over(self, sizes: Mapping[str, int]) -> Algorithm:
         """This algorithm for a model, see `Rule.over`."""
         rules = tuple(rule.over(sizes) for rule in self.rules)
-        return self if rules == self.rules else replace(self, rules=rules)
+        if rules == self.rules:
+            return self
+        with told_before():
+            return replace(self, rules=rules)
 
     def covering(self, name: str) -> tuple[int, ...]:
         """Indices of the rules that apply to the parameter `name`.

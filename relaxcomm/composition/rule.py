@@ -13,6 +13,7 @@ from relaxcomm.primitives.compressors.identity import identity
 from relaxcomm.primitives.exchanges.exchange_for import exchange_for
 from relaxcomm.primitives.outers.average import average
 from relaxcomm.primitives.payloads.optimizer_state import optimizer_state
+from relaxcomm.system.warn import told_before
 
 
 @frozen
@@ -57,7 +58,9 @@ class Rule(RuleParts):
         """
         if self.select is None or not any(fragments.is_fragment(one) for one in self.select):
             return self
-        return replace(self, select=fragments.resolve(self.select, sizes))
+        select = fragments.resolve(self.select, sizes)
+        with told_before():
+            return replace(self, select=select)
 
     def in_fragments(self, count: int) -> tuple[Rule, ...]:
         """This rule for one fragment of the model after the other, so that less is sent at once.
@@ -102,7 +105,8 @@ class Rule(RuleParts):
                     f"{self!r} in {count} fragments: {name} begins in step {begin}, when the rule is no "
                     f"longer active; use fewer fragments, or a range that ends later than step {begin}"
                 )
-            rules.append(replace(self, select=(name,), active=(begin, stop)))
+            with told_before():
+                rules.append(replace(self, select=(name,), active=(begin, stop)))
         return tuple(rules)
 
     def with_moments(self, slots: Iterable[str]) -> tuple[Rule, ...]:

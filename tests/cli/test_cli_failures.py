@@ -219,6 +219,15 @@ def test_warnings_of_our_own_are_one_line(capsys, monkeypatch):
     assert other == "/elsewhere/file.py:7: UserWarning: not ours"
 
 
+def test_a_composition_is_warned_of_once(tmp_path):
+    file = tmp_path / "lossy.yaml"
+    file.write_text("algorithm: {name: local_sgd, fragments: 2, compressor: {top_k: {density: 0.1}}}\n")
+    (done,) = launch_script(MAIN, 1, arguments=["show", str(file), "--workers", "2"])
+    assert done.returncode == 0
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("relaxcomm: warning: top_k(density=0.1) loses a part of what it codes for good")
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no device here is always full")
 @pytest.mark.parametrize("arguments", [["--version"], ["schema"]], ids=" ".join)
 def test_what_takes_no_output_is_told_in_one_line(arguments):

@@ -10,7 +10,7 @@ import torch
 
 import relaxcomm
 from relaxcomm import Algorithm, Rule
-from relaxcomm.primitives import gossip, gradients
+from relaxcomm.primitives import all_gather, deltas, every, gossip, gradients, top_k
 from relaxcomm.system.warn import warn
 from tests.models import trainable
 
@@ -51,3 +51,14 @@ def test_a_line_is_warned_of_once():
             warn("the same", UserWarning)
             warn("another", UserWarning)
     assert [str(one.message) for one in told] == ["the same", "another"]
+
+
+def test_what_is_made_of_rules_is_not_warned_of_again():
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        coder = top_k(density=0.1)
+        rule = Rule(trigger=every(steps=4), payload=deltas(), compressor=coder, exchange=all_gather())
+        Algorithm(rule.in_fragments(2)).over({"a": 3, "b": 4})
+    (one,) = told
+    assert "loses a part" in str(one.message)
+    assert linecache.getline(one.filename, one.lineno).strip().startswith("rule = Rule(")
