@@ -95,7 +95,7 @@ def attach(
         return join(model, given.optimizers, scaler, settings, address)
     with ExitStack() as undo:
         try:
-            transport, owned = connect(undo, given.model, given.settings, process_group, given.secret)
+            transport, owned = connect(undo, given.model, given.to_meet, process_group, given.secret)
         except RelaxcommError as error:
             # Where this rank is at fault the others lack its secret, and only its own fault says why.
             raise (given.problem or error) from None

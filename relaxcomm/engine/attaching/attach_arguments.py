@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from relaxcomm.composition.algorithm import Algorithm
-from relaxcomm.config import Config, load_values, names_yaml, read_values, registry
+from relaxcomm.config import Config, load, load_values, names_yaml, read_values, registry
 from relaxcomm.config.origin import Origin
 from relaxcomm.engine.attaching.attached_models import all_attached
 from relaxcomm.engine.attaching.binding import fitted
 from relaxcomm.engine.attaching.model_checks import check_initialised, check_model
-from relaxcomm.errors import CompositionError, ConfigError, UsageError
+from relaxcomm.errors import CompositionError, ConfigError, RelaxcommError, UsageError
 from relaxcomm.fields.validation import shown
 from relaxcomm.network.secret import Secret
 from relaxcomm.replica.named_parameters import named_parameters, trainable
@@ -25,6 +26,7 @@ from relaxcomm.replica.shard_groups import check_replicas
 from relaxcomm.replica.wrappers import check_apart, check_unwrapped
 
 _UNTOLD = Origin("configuration")
+_TO_MEET = {"timeout_seconds", "membership", "backend", "debug"}  # keys that say how ranks meet
 
 
 @dataclass
@@ -34,6 +36,7 @@ class Given:
     Args:
         model: an empty one where what was given is none.
         settings: the configuration, None where it is broken.
+        values: of its keys, as they were given.
         origin: what errors call the place where its keys stand.
         secret: that all ranks share, or None.
         optimizers: each once.
@@ -42,6 +45,7 @@ class Given:
 
     model: nn.Module
     settings: Config | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
     origin: Origin = _UNTOLD
     secret: Secret | None = None
     optimizers: tuple[Optimizer, ...] = ()
@@ -53,6 +57,18 @@ class Given:
             raise self.problem
         assert self.settings is not None, "it was read, or something is wrong"
         return self.settings
+
+    @property
+    def to_meet(self) -> Config:
+        """By what the others are met: the configuration or, where it is broken, what can be read of it."""
+        if self.settings is not None:
+            return self.settings
+        readable: dict[str, Any] = {"algorithm": "bsp"}
+        for key in self.values.keys() & _TO_MEET:
+            with suppress(RelaxcommError):
+                load({**readable, key: self.values[key]})
+                readable[key] = self.values[key]
+        return load(readable)
 
 
 def read(
@@ -73,8 +89,8 @@ def read(
         if isinstance(config, Config):
             given.settings = config
         else:
-            values, given.origin = read_values(_named(config))
-            given.settings = load_values(values, given.origin)
+            given.values, given.origin = read_values(_named(config))
+            given.settings = load_values(given.values, given.origin)
         given.secret = given.settings.membership.read_secret()
         given.optimizers = _listed(optimizer)
         if not isinstance(scaler, GradScaler | None):
@@ -85,6 +101,9 @@ def read(
         check_replicas(given.model, group)
     except Exception as error:
         given.problem = error
+        if given.settings is None:
+            with suppress(RelaxcommError):
+                given.secret = given.to_meet.membership.read_secret()
     return given
 
 

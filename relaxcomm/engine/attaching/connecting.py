@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from relaxcomm.config import Config, load
+from relaxcomm.config import Config
 from relaxcomm.errors import worded
 from relaxcomm.network import InProcessGroup, TorchTransport, Transport, single
 from relaxcomm.network.default_group import is_launched, make_default_group
@@ -18,26 +18,25 @@ from relaxcomm.replica.shard_groups import find_shard_groups
 
 
 def connect(
-    undo: ExitStack, model: nn.Module, settings: Config | None, group: Any, secret: Secret | None
+    undo: ExitStack, model: nn.Module, settings: Config, group: Any, secret: Secret | None
 ) -> tuple[Transport, bool]:
     """Meet the other ranks.
 
     Args:
         undo: closes it where attach fails, and tells the others of the error.
         model: that is attached, on its device.
-        settings: of the run; None where this rank's are broken, of which the others are told.
+        settings: by which they meet.
         group: the ranks that take part, or a transport between them; None for all, or for those that the
             mesh of a sharded model tells.
         secret: that all share, or None.
 
     Returns: the transport, and whether the default process group was made here.
     """
-    options = settings or load({"algorithm": "bsp"})  # to tell the others that they are broken
-    owned = group is None and is_launched(elastic=options.membership.elastic)
+    owned = group is None and is_launched(elastic=settings.membership.elastic)
     if owned:
-        make_default_group(options.timeout_seconds, secret)
+        make_default_group(settings.timeout_seconds, secret)
         undo.callback(dist.destroy_process_group)
-    transport = _transport(model, options, group, secret)
+    transport = _transport(model, settings, group, secret)
 
     def tell(kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
