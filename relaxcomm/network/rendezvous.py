@@ -53,8 +53,6 @@ class Rendezvous:
         process_group: Any,
         timeout_seconds: float,
         secret: Secret | None = None,
-        *,
-        elastic: bool = False,
     ) -> Rendezvous:
         """Where the ranks of a group of torch's meet, on which nothing is sent.
 
@@ -62,7 +60,6 @@ class Rendezvous:
             process_group: None for the default one.
             timeout_seconds: the longest wait for another rank.
             secret: that all share, or None.
-            elastic: whether others may come who know nothing of the group.
         """
         ranks = tuple(dist.get_process_group_ranks(process_group or dist.group.WORLD))
         if dist.get_rank() not in ranks:
@@ -75,9 +72,7 @@ class Rendezvous:
         store = dist.distributed_c10d._get_default_store()
         # It stands in each key, which every rank asks for of every other: as short for a thousand ranks.
         name = next_name(store, f"relaxcomm/{attempt_in_store()}/{_digest(ranks)}", mine.rank)
-        store = signed(store, secret)
-        if elastic:
-            store, name = _without_prefix(store, f"{name}/{UNSIGNED}name", secret)
+        store, name = _without_prefix(signed(store, secret), f"{name}/{UNSIGNED}name", secret)
         limit = timedelta(seconds=timeout_seconds + _MARGIN_SECONDS)
         return cls(store, name, mine, ranks, limit, limit, secret)
 

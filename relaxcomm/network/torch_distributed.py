@@ -94,7 +94,7 @@ class TorchTransport(Transport):
         **settings: Any,
     ) -> TorchTransport:
         """Between the ranks of a group of torch's, on which nothing is sent; None for the default one."""
-        rendezvous = Rendezvous.of(process_group, timeout_seconds, secret, elastic=elastic)
+        rendezvous = Rendezvous.of(process_group, timeout_seconds, secret)
         return cls(rendezvous, timeout_seconds=timeout_seconds, elastic=elastic, **settings)
 
     def at(self, rendezvous: Rendezvous) -> TorchTransport:
