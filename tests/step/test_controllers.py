@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from relaxcomm import Algorithm, CompositionError, Rule, trajectory
+from relaxcomm import Algorithm, CompositionError, Rule, attach, simulate, trajectory
 from relaxcomm.checks.algorithms_hold import algorithm_checks
 from relaxcomm.checks.compositions import algorithm_around
 from relaxcomm.checks.controllers_hold import controller_checks
@@ -14,7 +14,16 @@ from relaxcomm.checks.finding import attempt
 from relaxcomm.checks.triggers_hold import trigger_checks
 from relaxcomm.config import load
 from relaxcomm.plugin import Controller, ControllerFacts, Index, Trigger, TriggerFacts, frozen
-from relaxcomm.primitives import all_gather, all_reduce, error_feedback, gradients, parameters, top_k
+from relaxcomm.primitives import (
+    all_gather,
+    all_reduce,
+    error_feedback,
+    every_step,
+    gradients,
+    parameters,
+    top_k,
+)
+from tests.models import take_step
 
 
 @frozen
@@ -56,6 +65,25 @@ class later_and_later(Controller):
         return {self.writes: 2 * cx.values["due"] + 1}
 
 
+@frozen
+class counts(Controller):
+    """How many ranks' buckets it has seen."""
+
+    rule: Index
+    writes: str
+
+    facts: ClassVar[ControllerFacts] = replace(later_and_later.facts, needs=frozenset())
+
+    def init_values(self):
+        return {self.writes: 0}
+
+    def observe(self, cx, seen):
+        return torch.ones(1)
+
+    def decide(self, cx, total):
+        return {self.writes: cx.values[self.writes] + total.item()}
+
+
 RULE = Rule(trigger=in_the_named_step(), payload=parameters(), exchange=all_reduce())
 
 
@@ -69,6 +97,22 @@ def test_a_trigger_reads_what_its_own_controller_writes_from_a_first_value_on():
     assert exchanges(Algorithm((RULE,), controllers=(later_and_later(first=2),)), steps=12) == [2, 5, 11]
     assert not algorithm.chooses_batches  # so it takes any loader, and another algorithm may follow
     load({"algorithm": algorithm, "phases": [{"after_steps": 5, "algorithm": "bsp"}]})
+
+
+def test_controllers_of_gradients_and_of_parameters_decide_in_the_same_step():
+    rules = (Rule(payload=gradients(), exchange=all_reduce()), replace(RULE, trigger=every_step()))
+    counting = (counts(rule=0, writes="of gradients"), counts(rule=1, writes="of parameters"))
+
+    def rank(group):
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        settings = {"algorithm": Algorithm(rules, controllers=counting)}
+        with attach(model, optimizer, settings, process_group=group) as engine:
+            for _ in range(3):
+                take_step(model(torch.ones(1, 2)).sum(), optimizer)
+            return engine._session.bound.controllers.export()
+
+    assert simulate(rank, 2) == [{"of gradients": 6, "of parameters": 6}] * 2
 
 
 def test_a_value_that_no_controller_gives_is_refused():

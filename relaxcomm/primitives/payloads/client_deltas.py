@@ -127,7 +127,7 @@ class _weighted_buffers(parameters):
         return {_WEIGHT: torch.zeros(1, dtype=torch.float64, device=bucket.device)}
 
     def read(self, cx: Context, bucket: Bucket, state: State, out: Tensor) -> Tensor:
-        weight = state[_WEIGHT].to(out.device, torch.float64)
+        weight = state[_WEIGHT].to(out.device)
         return torch.cat([bucket.gather(out) * weight, weight])
 
     def finalize(self, cx: Context, bucket: Bucket, state: State, result: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 import torch
 from torch import nn
@@ -181,6 +183,30 @@ def test_what_rules_keep_equal_is_compared_and_sent(rule):
     for slots in zip(*kept, strict=True):
         assert all(torch.equal(one, slots[1]) for one in slots)
     assert any(value.any() for value in kept[0])
+
+
+def in_a_round(world: World):
+    """What is kept of a round in its middle, whose result has come from others."""
+    model = nn.Linear(2, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with world.attach(model, optimizer, {"algorithm": {"name": "fedavg", "clients": 4}}) as engine:
+        for batch in islice(engine.loader(torch.ones(16, 2), batch_size=2), 3):  # each client has two
+            take_step(model(batch).sum(), optimizer)
+        bound = engine._session.bound
+        (slots,) = (one["payload"] for one in bound.state.slots.values())
+        before = slots.export()
+        survival.forget_moves(bound)
+        engine.close(average=False)
+    return before, slots.export()
+
+
+def test_a_rank_that_is_behind_forgets_what_others_have_had_of_it():
+    for before, after in in_process(in_a_round, 2):
+        assert before["moved"].any()
+        assert before["weight"] == 4
+        assert not after["moved"].any()
+        assert not after["weight"].any()
+        assert torch.equal(before["anchor"], after["anchor"])
 
 
 def evaluating(world: World, algorithm, who=(1,)):
