@@ -5,17 +5,20 @@ from __future__ import annotations
 import logging
 import os
 import weakref
+from contextlib import nullcontext
 from datetime import timedelta
 
 import pytest
 import torch
 
 from relaxcomm.errors import ForgeryError
-from relaxcomm.network.mailbox import REQUEST, SentMessage
+from relaxcomm.network.byte_counters import ByteCounters
+from relaxcomm.network.mailbox import REQUEST, Channel, Mailbox, SentMessage
 from relaxcomm.network.seal import Seal
 from relaxcomm.network.secret import Secret
 from relaxcomm.network.service_messages import Arrivals, Header, RefusedError, Trailers, as_bytes
 from relaxcomm.network.services import Services
+from relaxcomm.network.transport import Membership
 from tests.engine.harness import on_gloo
 
 SEAL = Seal(Secret(b"a" * 32), b"session1")
@@ -89,6 +92,34 @@ def test_each_message_counts_once_and_one_warning_is_given(caplog):
         "rule rule 0: a message of rank 2 was refused: message 1 has come before"
     ]
     assert arrivals.take(*message(sender=1), 1).number == 1  # counted for each rank
+
+
+class Bringing:
+    """A Gloo group over which these tensors have come."""
+
+    def __init__(self, *tensors):
+        self.tensors = list(tensors)
+
+    def recv(self, into, other, tag):
+        into[0].copy_(self.tensors.pop(0).view(into[0].dtype).view(into[0].shape))
+        return self
+
+    def wait(self, limit):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"), [(3, None), (4, "rank 2 has answered request 3, and not 4")], ids=["it", "other"]
+)
+def test_an_answer_is_that_to_the_request(asked, complaint):
+    """An earlier answer that somebody on the way sends again is no answer to this request."""
+    trailer, payload = message(kind=2, number=3)
+    into = torch.empty_like(LIKE, device="cpu")
+    channel = Channel(Membership(0, 3), None, Bringing(payload, trailer), ByteCounters(), SEAL)
+    reply = Mailbox(channel, "rule 0", 0, LIKE, LIKE).receive_reply(into, 2, asked)
+    with nullcontext() if complaint is None else pytest.raises(RefusedError, match=complaint):
+        reply.wait(timedelta(0))
+    assert into.flatten().tolist() == [0, 1, 2, 3, 4, 5]
 
 
 def train(world, monkeypatched):
