@@ -109,11 +109,13 @@ class Bringing:
 
 
 @pytest.mark.parametrize(
-    ("asked", "complaint"), [(3, None), (4, "rank 2 has answered request 3, and not 4")], ids=["it", "other"]
+    ("kind", "asked", "complaint"),
+    [(2, 3, None), (2, 4, "rank 2 has answered request 3, and not 4"), (1, 3, "rank 2 has answered")],
+    ids=["it", "another", "a request"],
 )
-def test_an_answer_is_that_to_the_request(asked, complaint):
-    """An earlier answer that somebody on the way sends again is no answer to this request."""
-    trailer, payload = message(kind=2, number=3)
+def test_an_answer_is_that_to_the_request(kind, asked, complaint):
+    """What somebody on the way sends again is none: an earlier answer, or a request of that number."""
+    trailer, payload = message(kind=kind, number=3)
     into = torch.empty_like(LIKE, device="cpu")
     channel = Channel(Membership(0, 3), None, Bringing(payload, trailer), ByteCounters(), SEAL)
     reply = Mailbox(channel, "rule 0", 0, LIKE, LIKE).receive_reply(into, 2, asked)
