@@ -67,7 +67,7 @@ class Votes:
     def __bool__(self) -> bool:
         return bool(self.slots)
 
-    def cast(self, contexts: Mapping[VotingTrigger, Context], step: int, *, abstain: bool = False) -> None:
+    def cast(self, contexts: Mapping[VotingTrigger, Context], step: int, *, abstain: bool) -> None:
         """Look at the gradients as they are now, and ask with this rank's ballot; a shadow abstains.
 
         Args:
@@ -147,8 +147,9 @@ class Votes:
 
     def abort(self) -> None:
         """Votes under way count no more; those of the step that is left may be cast again."""
-        while self._out:
-            self._out.popleft().answer.read()
+        for ballot in self._out:
+            ballot.answer.read()
+        self.give_up()
         self._last = None
 
     def give_up(self) -> None:

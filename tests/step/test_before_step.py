@@ -10,7 +10,6 @@ import torch
 from relaxcomm import Algorithm, Rule, attach, simulate, trajectory
 from relaxcomm.plugin import frozen
 from relaxcomm.primitives import all_reduce, deltas, every, gradients, parameters
-from tests.models import take_step
 
 
 class Pulling:
@@ -69,21 +68,3 @@ def test_what_it_counts_is_kept_where_an_exchange_is_given_up():
             return [float(slots["payload"]["steps"]) for slots in state.slots.values()]
 
     assert simulate(program, 2) == [[3.0], [3.0]]
-
-
-def test_a_vote_that_is_given_up_may_be_cast_again():
-    config = {"algorithm": {"name": "selsync", "window_steps": 1}}
-
-    def program(group):
-        model = torch.nn.Linear(2, 1, bias=False)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        with attach(model, optimizer, config, process_group=group) as engine:
-            take_step(model(torch.ones(1, 2)).sum(), optimizer)
-            votes = engine._session.bound.votes
-            before = votes.export()
-            model(torch.ones(1, 2)).sum().backward()
-            votes.give_up()  # as where a worker is lost
-            return before, votes.export()
-
-    for before, after in simulate(program, 2):
-        assert after == before
