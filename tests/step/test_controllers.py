@@ -1,6 +1,8 @@
 """What a controller writes, from its first value on, and who may look at it."""
 
+from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from typing import ClassVar
 
 import pytest
@@ -78,10 +80,20 @@ class counts(Controller):
         return {self.writes: 0}
 
     def observe(self, cx, seen):
-        return torch.ones(1)
+        return 1 + 0 * seen.result[:1]
 
     def decide(self, cx, total):
         return {self.writes: cx.values[self.writes] + total.item()}
+
+
+@frozen
+class adds_samples(counts):
+    """The samples of all ranks' batches, or one less for each that it knows nothing of."""
+
+    facts: ClassVar[ControllerFacts] = counts.facts
+
+    def observe(self, cx, seen):
+        return torch.tensor([-1.0 if seen.samples is None else seen.samples])
 
 
 RULE = Rule(trigger=in_the_named_step(), payload=parameters(), exchange=all_reduce())
@@ -99,20 +111,54 @@ def test_a_trigger_reads_what_its_own_controller_writes_from_a_first_value_on():
     load({"algorithm": algorithm, "phases": [{"after_steps": 5, "algorithm": "bsp"}]})
 
 
-def test_controllers_of_gradients_and_of_parameters_decide_in_the_same_step():
+@contextmanager
+def attached(group, *controllers, scaler=None):
+    """A model of one bucket, its optimizer, the engine, and what the controllers have written."""
     rules = (Rule(payload=gradients(), exchange=all_reduce()), replace(RULE, trigger=every_step()))
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    settings = {"algorithm": Algorithm(rules, controllers=controllers)}
+    with attach(model, optimizer, settings, process_group=group, scaler=scaler) as engine:
+        yield model, optimizer, engine, engine._session.bound.controllers.export
+
+
+def test_controllers_of_gradients_and_of_parameters_decide_in_the_same_step():
     counting = (counts(rule=0, writes="of gradients"), counts(rule=1, writes="of parameters"))
 
     def rank(group):
-        model = torch.nn.Linear(2, 1)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        settings = {"algorithm": Algorithm(rules, controllers=counting)}
-        with attach(model, optimizer, settings, process_group=group) as engine:
+        with attached(group, *counting) as (model, optimizer, _, written):
             for _ in range(3):
                 take_step(model(torch.ones(1, 2)).sum(), optimizer)
-            return engine._session.bound.controllers.export()
+            return written()
 
     assert simulate(rank, 2) == [{"of gradients": 6, "of parameters": 6}] * 2
+
+
+def test_nothing_is_learnt_of_a_step_that_a_scaler_skips():
+    def rank(group):
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+        with attached(group, counts(rule=0, writes="seen"), scaler=scaler) as (model, optimizer, _, written):
+            for factor in (1.0, float("inf"), 1.0):
+                optimizer.zero_grad()
+                scaler.scale(model(torch.ones(1, 2)).sum() * factor).backward()
+                scaler.step(optimizer)
+                scaler.update()
+            return written()
+
+    assert simulate(rank, 2) == [{"seen": 4}] * 2
+
+
+def test_a_batch_of_several_steps_has_its_samples_in_each():
+    def rank(group):
+        adding = adds_samples(rule=0, writes="samples")
+        with attached(group, adding) as (model, optimizer, engine, written):
+            take_step(model(torch.ones(1, 2)).sum(), optimizer)
+            for batch in islice(engine.loader(torch.ones(16, 2), batch_size=3), 2):
+                for _ in range(2):
+                    take_step(model(batch).sum(), optimizer)
+            return written()
+
+    assert simulate(rank, 2) == [{"samples": 2 * (-1 + 4 * 3)}] * 2
 
 
 def test_a_value_that_no_controller_gives_is_refused():

@@ -26,7 +26,14 @@ def connect(now: Callable[[], Bound], loader: ShareLoader | ClientLoader, event:
         event: told when a client and a round have ended.
     """
     bound = now()
-    loader.on_batch = bound.world.statistics.given
+
+    def given(samples: int) -> None:
+        if now().algorithm.controllers:
+            close_skipped_steps(bound.replica.scaler)  # which are not of this batch
+            now().controllers.given(samples)
+        now().world.statistics.given(samples)
+
+    loader.on_batch = given
     if isinstance(loader, ClientLoader):
         bound.controllers.follows_loader = True
         loader.on_client_begin = bound.replica.clients.put_in
@@ -34,13 +41,6 @@ def connect(now: Callable[[], Bound], loader: ShareLoader | ClientLoader, event:
     elif BATCH_SIZE in bound.algorithm.needs:
         bound.controllers.follows_loader = True
         bound.controllers.follow(BATCH_SIZE, loader.sizes.batch_size, loader.sizes.resize)
-
-        def given(samples: int) -> None:
-            close_skipped_steps(bound.replica.scaler)  # which are not of this batch
-            now().world.statistics.given(samples)
-            now().controllers.given(samples)
-
-        loader.on_batch = given
 
 
 def disconnect(bound: Bound, loaders: Iterable[ShareLoader | ClientLoader]) -> None:
