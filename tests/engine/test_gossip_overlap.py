@@ -48,13 +48,13 @@ def test_d_psgd_costs_no_time_that_compute_can_hide(buckets):
     assert seconds("one_peer_exponential", buckets) == pytest.approx(COMPUTE)
 
 
-@pytest.mark.parametrize(("delay", "hidden"), [(1, 1), (2, 2)])
-def test_each_operation_of_a_late_exchange_has_its_share_of_the_delay(delay, hidden):
+@pytest.mark.parametrize(("delay", "latency", "hidden"), [(1, 0.9, 1), (2, 0.9, 2), (4, 1.8, 2)])
+def test_each_operation_of_a_late_exchange_has_its_share_of_the_delay(delay, latency, hidden):
     """Scatter and gather take longer than half a step each: both hide behind two steps, one behind one."""
-    link = Link(latency_seconds=0.9 * COMPUTE, bytes_per_second=math.inf)
-    algorithm = {"name": "local_sgd", "steps": 2, "compressor": {"quantize": {"bits": 8}}, "delay": delay}
+    link, steps = Link(latency_seconds=latency * COMPUTE, bytes_per_second=math.inf), max(2, delay)
+    algorithm = {"name": "local_sgd", "steps": steps, "compressor": {"quantize": {"bits": 8}}, "delay": delay}
     spent = max(relaxcomm.simulate(lambda group: clock(group, algorithm, 2), 2, link=link))
-    exposed = (2 - hidden) * 0.9 * COMPUTE / 2  # every other step
+    exposed = (2 - hidden) * latency * COMPUTE / steps
     assert spent == pytest.approx(COMPUTE + exposed, rel=0.02)
 
 
