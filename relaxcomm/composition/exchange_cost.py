@@ -184,13 +184,16 @@ def exchange_cost(
 
 
 def is_of_halves(compressor: Compressor, layout: Layout, element_bytes: int) -> bool:
-    """Whether a message has two bytes for each entry, as in float16 and bfloat16.
+    """Whether the numbers of a message have two bytes each, as in float16 and bfloat16.
 
     Example:
         >>> from relaxcomm.plugin import one_tensor
-        >>> from relaxcomm.primitives import cast, identity
-        >>> coders = identity(), cast(dtype="bfloat16")
+        >>> from relaxcomm.primitives import cast, identity, random_k
+        >>> coders = identity(), cast(dtype="bfloat16"), random_k(density=0.5)
         >>> [is_of_halves(one, one_tensor(100), element_bytes=4) for one in coders]
-        [False, True]
+        [False, True, False]
     """
-    return compressor.layout_bytes(layout, element_bytes) == 2 * layout.numel
+    values = compressor.without_memory.layout_values(layout, element_bytes)
+    if values is None:  # they are not counted, but then all are there, as in a chain with cast
+        return compressor.layout_bytes(layout, element_bytes) == 2 * layout.numel
+    return values[1] == 2

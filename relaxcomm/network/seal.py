@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.distributed.distributed_c10d import PrefixStore
 
-from relaxcomm.errors import CommunicationError, ConfigError, ForgeryError, some_of
+from relaxcomm.errors import CommunicationError, ConfigError, ForgeryError, RankLostError, some_of
 from relaxcomm.network.rendezvous import Rendezvous
 from relaxcomm.network.secret import TAG_BYTES, Secret
 from relaxcomm.network.signed_store import UNSIGNED, absent, read_all
@@ -67,7 +67,7 @@ def agree(rendezvous: Rendezvous) -> Seal:
     Rank 0 reads what each has drawn and tells each what came of it: if all read all, a thousand ranks would
     ask the store a million times.
 
-    Raises: CommunicationError if one does not come; ConfigError, on every rank, if some have no secret;
+    Raises: RankLostError if one does not come; ConfigError, on every rank, if some have no secret;
         ForgeryError if some have another.
     """
     name, secret, limit = rendezvous.name, rendezvous.secret, rendezvous.making
@@ -112,15 +112,17 @@ def _tell_all(store: Any, name: str, size: int, secret: Secret | None, limit: ti
 def _wait(store: Any, keys: Sequence[str], size: int, limit: timedelta) -> None:
     """Wait for what others write.
 
-    Raises: CommunicationError that names who has not come: the first to give up may be the only one heard.
+    Raises: RankLostError that names who has not come: the first to give up may be the only one heard;
+        CommunicationError if all have.
     """
     try:
         store.wait(keys, limit)
     except RuntimeError as error:
         missing = [*map(str, absent(store, range(size)))]
+        if not missing:
+            raise CommunicationError(f"rank 0 had given up before the last one came; {_TOGETHER}") from error
         late = f"rank{'s' * (len(missing) > 1)} {some_of(missing)} did not come"
-        said = late if missing else "rank 0 had given up before the last one came"
-        raise CommunicationError(f"{said}; {_TOGETHER}") from error
+        raise RankLostError(f"{late}; {_TOGETHER}") from error
 
 
 def _found(rank: int) -> str:

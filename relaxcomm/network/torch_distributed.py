@@ -9,9 +9,10 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from relaxcomm.errors import CommunicationError
+from relaxcomm.errors import CommunicationError, RankLostError
 from relaxcomm.network.byte_counters import ByteCounters
 from relaxcomm.network.device_times import DeviceTimes
+from relaxcomm.network.liveness import Missing
 from relaxcomm.network.meetings import Meetings
 from relaxcomm.network.monitor import Monitor
 from relaxcomm.network.operations import Label, Operation, Request
@@ -73,6 +74,8 @@ class TorchTransport(Transport):
         try:
             self._seal = agree(rendezvous)
             self._groups = Groups(rendezvous, backend=self.backend, device=device, elastic=elastic)
+        except RankLostError as error:
+            raise self._waiting.failure("attach()", Missing(str(error), lost=True)) from error
         except RuntimeError as error:
             raise self._waiting.broke("attach()", error) from error
         self._streams = Streams(device)

@@ -194,6 +194,35 @@ def test_short_means_send_what_a_ring_sends():
     assert in_process(sent, 3) == [2 * 2 / 3 * 2 * 120] * 3
 
 
+@pytest.mark.parametrize(
+    ("dtype", "compressor", "leaves_in"),
+    [
+        (torch.bfloat16, "identity", [4, 5]),
+        (torch.bfloat16, {"error_feedback": {"random_k": {"density": 0.5}}}, [4, 5]),
+        (torch.float32, {"error_feedback": {"cast": {"dtype": "float16"}}}, [4, 5]),
+        (torch.float32, "identity", [4]),
+        (torch.float32, {"error_feedback": {"random_k": {"density": 0.5}}}, [4]),
+    ],
+)
+def test_the_second_operation_of_a_late_mean_of_halves_leaves_a_step_later(dtype, compressor, leaves_in):
+    """Not with the first step that needs it: then half of the exchange would be waited for."""
+    config = rules("deltas", "all_reduce", trigger={"every": {"steps": 4}}, compressor=compressor, delay=2)
+
+    def leaving(world):
+        model = nn.Linear(30, 4, bias=False).to(dtype)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        sent = [0]
+        with world.attach(model, optimizer, {"algorithm": config}) as engine:
+            for _ in range(7):
+                model(torch.ones(2, 30, dtype=dtype)).sum().backward()
+                optimizer.step()
+                sent.append(engine.statistics["bytes_sent"])
+            engine.close(average=False)
+        return [step for step in range(2, 8) if sent[step] > sent[step - 1]]
+
+    assert in_process(leaving, 3) == [leaves_in] * 3
+
+
 def ddp_and_ours(world, dtype: torch.dtype):
     """`.grad` under DDP and under bsp; the same on all ranks, since DDP sums in another order."""
     generator = torch.Generator().manual_seed(0)
