@@ -54,7 +54,7 @@ def lines(rule: Rule, title: str, *, until: int = 12, top: float = 0.0) -> str:
         f'{" ".join(place(step, float(values[step, rank])) for step in range(until + 1))}"/>'
         for rank, name in enumerate("abc")
     ]
-    return _titled(title) + _axis("steps") + "".join(drawn)
+    return _titled(title) + _axis_of_steps() + "".join(drawn)
 
 
 def sent(title: str, *, moved: bool) -> str:
@@ -71,7 +71,7 @@ def sent(title: str, *, moved: bool) -> str:
             drawn.append(f'<path class="line {name}" d="{far}"/>')
         else:
             drawn.append(f'<circle class="line {name}" cx="{end_x:.1f}" cy="{end_y:.1f}" r="6"/>')
-    return _titled(title) + _axis("steps") + "".join(drawn)
+    return _titled(title) + _axis_of_steps() + "".join(drawn)
 
 
 def bars(values: Sequence[float], title: str) -> str:
@@ -104,11 +104,11 @@ def _titled(title: str) -> str:
     return f'<text x="{_WIDTH / 2}" y="20" text-anchor="middle">{title}</text>'
 
 
-def _axis(name: str) -> str:
+def _axis_of_steps() -> str:
     base = _HEIGHT - 22
     return (
         f'<path class="faint" d="M20 {base}h{_WIDTH - 40}"/>'
-        f'<text x="{_WIDTH - 20}" y="{base + 15}" text-anchor="end">{name}</text>'
+        f'<text x="{_WIDTH - 20}" y="{base + 15}" text-anchor="end">steps</text>'
     )
 
 

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -111,16 +111,10 @@ def run(framework: str, family: str) -> Cell:
     return Cell(framework, family, "refused" if errors else "fails", math.nan, said)
 
 
-def run_all(cells: Sequence[tuple[str, str]], tell: Callable[[Cell], None] = lambda cell: None) -> list[Cell]:
+def run_all(cells: Sequence[tuple[str, str]]) -> list[Cell]:
     """Several at a time."""
-
-    def one(cell: tuple[str, str]) -> Cell:
-        found = run(*cell)
-        tell(found)
-        return found
-
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return list(pool.map(one, cells))
+        return list(pool.map(lambda cell: run(*cell), cells))
 
 
 def write(path: Path, cells: Sequence[Cell]) -> None:

@@ -19,6 +19,7 @@ from benchmarks.lab.trial import Job
 from benchmarks.lab.workloads import WORKLOADS
 
 Rate = str | None
+_TIMED_STEPS = 16
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,6 @@ def tune(
     log: Log,
     *,
     known: Mapping[tuple[str, Rate], Tuned] = MappingProxyType({}),
-    timed_steps: int = 16,
 ) -> dict[tuple[str, Rate], Tuned]:
     """The setting of each entry at each rate that promises the least time to the target, or is `known`."""
     chosen = dict(known)
@@ -133,7 +133,7 @@ def tune(
         row = entry.same_as or entry.label
         options = []
         for period in grid.periods_of(entry):
-            per_step = step_seconds(crew, workload, entry, period, rate, timed_steps, log)
+            per_step = step_seconds(crew, workload, entry, period, rate, _TIMED_STEPS, log)
             for learning_rate in grid.rates_of(workload):
                 steps = counts.get((row, learning_rate, period), math.inf)
                 options.append(Tuned(learning_rate, period, steps, per_step))

@@ -109,7 +109,7 @@ def _place(holder: Any, part: str, key: str) -> Any:
 
 
 def explain(
-    error: ValidationError, origin: Origin, config: type[Section], parameters: Container[str] = ()
+    error: ValidationError, origin: Origin, config: type[Section], parameters: Container[str]
 ) -> RelaxcommError:
     """What is wrong with each key: what was got, what is allowed.
 
