@@ -12,15 +12,15 @@ from relaxcomm import DeadlockError, Link, simulate
 from relaxcomm.network import TorchTransport, virtual_time
 from relaxcomm.network.alarm import Alarm
 from relaxcomm.network.operations import Label, Request
-from relaxcomm.plugin import Service
 from tests.engine.harness import on_gloo
+from tests.network.memoryless import Memoryless
 from tests.waiting import until
 
 PLACE = ("0", 0)
 ROW = torch.zeros(1, dtype=torch.int64)
 
 
-class Patient(Service):
+class Patient(Memoryless):
     """Answers all that have asked some seconds after enough of them have."""
 
     def __init__(self, seconds, *, enough=1):
@@ -31,21 +31,12 @@ class Patient(Service):
         self.begin = self.now() if len(self.waiting) == self.enough else self.begin
         return []
 
-    def leave(self, client):
-        return []
-
     def due(self):
         return self.begin + self.seconds if len(self.waiting) >= self.enough else None
 
     def expire(self):
         answered, self.waiting = self.waiting, []
         return [(client, torch.tensor([len(answered)])) for client in answered]
-
-    def export(self):
-        return {}
-
-    def restore(self, saved):
-        pass
 
 
 class Beating(Patient):

@@ -8,7 +8,7 @@ import torch
 
 from relaxcomm import CommunicationError, ConfigError, DeadlockError, Link, UsageError, simulate
 from relaxcomm.network.operations import AllReduce, Label, Neighbors, Request
-from relaxcomm.network.transport import Service
+from tests.network.memoryless import Memoryless
 
 
 def reduce(group, step=0, size=1):
@@ -135,7 +135,7 @@ def test_a_slow_neighbor_hears_what_was_sent_and_not_what_its_sender_has_made_of
     assert found == [{peer: [peer + 0.5] * 2 for peer in ((me - 1) % 4, (me + 1) % 4)} for me in range(4)]
 
 
-class Echo(Service):
+class Echo(Memoryless):
     """Answers at once, and notes when."""
 
     def __init__(self):
@@ -144,15 +144,6 @@ class Echo(Service):
     def answer(self, client, request):
         self.heard.append((client, self.now()))
         return [(client, request.clone())]
-
-    def leave(self, client):
-        return []
-
-    def export(self):
-        return {}
-
-    def restore(self, saved):
-        pass
 
 
 def asked(group, transport, server):

@@ -14,26 +14,11 @@ from relaxcomm.network.mailbox import GOODBYE, Channel
 from relaxcomm.network.seal import Seal
 from relaxcomm.network.service_messages import Header, Trailers, as_bytes
 from relaxcomm.network.service_threads import ServiceThreads
-from relaxcomm.network.transport import Membership, Service
+from relaxcomm.network.transport import Membership
+from tests.network.memoryless import Memoryless
 
 SEAL = Seal(None, b"session1")
 LIKE = torch.zeros(2)
-
-
-class Silent(Service):
-    """A service that nobody asks."""
-
-    def answer(self, client, request):
-        return []
-
-    def leave(self, client):
-        return []
-
-    def export(self):
-        return {}
-
-    def restore(self, saved):
-        pass
 
 
 class Work:
@@ -78,7 +63,7 @@ def finish(monkeypatch):
     def run(left, *, take_in):
         connections = Connections(left, take_in=take_in)
         channel = Channel(Membership(0, 3), connections, connections, ByteCounters(), SEAL)
-        served = ServiceThreads(channel, "rule 0", 0, Silent(), LIKE, LIKE)
+        served = ServiceThreads(channel, "rule 0", 0, Memoryless(), LIKE, LIKE)
         made.append((served, connections))
         served.say_goodbye()
         served.finish(0.05, lambda: looks.append(time.monotonic()))

@@ -13,8 +13,8 @@ import relaxcomm
 from relaxcomm import ConfigError
 from relaxcomm.network import Link, Throttle, ThrottledTransport, parse_link, parse_rate
 from relaxcomm.network.operations import AllReduce, Broadcast, Label, Request
-from relaxcomm.network.transport import Service
 from tests.models import take_step
+from tests.network.memoryless import Memoryless
 from tests.ranks import run_ranks
 
 RANKS, STEPS = 3, 2
@@ -149,18 +149,9 @@ def test_an_operation_takes_its_bytes_over_the_rate_and_the_latency():
             assert own + latency <= least <= own + latency + 1.0
 
 
-class Echo(Service):
+class Echo(Memoryless):
     def answer(self, client, request):
         return [(client, request.view(torch.float32).clone())]
-
-    def leave(self, client):
-        return []
-
-    def export(self):
-        return {}
-
-    def restore(self, saved):
-        pass
 
 
 def ask(rank):
