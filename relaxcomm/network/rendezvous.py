@@ -131,15 +131,16 @@ def set_limit(group: Any, limit: timedelta) -> None:
     group._set_default_timeout(limit)  # set_timeout, the public name, is there from torch 2.9 on
 
 
-def _digest(ranks: Sequence[int]) -> str:
-    return hashlib.blake2b(repr(ranks).encode(), digest_size=8).hexdigest()
+def _digest(value: object) -> str:
+    return hashlib.blake2b(repr(value).encode(), digest_size=8).hexdigest()
 
 
 def _without_prefix(store: Any, key: str, secret: Secret | None) -> tuple[Any, str]:
     """What can be reached without knowing the prefixes of the group's store, and a name of its own."""
-    # Who comes first gives it, so that nobody waits here for a certain one. Whether all have the secret, the
-    # ranks find out where they meet.
-    name = store.compare_set(key, "", f"relaxcomm/{secrets.token_hex(8)}").decode()
+    # Who comes first draws it, so that nobody waits here for a certain one. It is unsigned, since ranks find
+    # out where they meet whether all have the secret, so it could be anybody's: as it is, it could name a
+    # place where nothing is signed, or where ranks have met before, and its digest with its key cannot.
+    drawn = store.compare_set(key, "", secrets.token_hex(8))
     while isinstance(store, PrefixStore | SignedStore):
         store = store.underlying_store
-    return signed(store, secret), name
+    return signed(store, secret), f"relaxcomm/{_digest((key, drawn))}"

@@ -9,11 +9,11 @@ import pytest
 import torch.distributed as dist
 import torch.testing._internal.distributed.fake_pg  # noqa: F401  # which torch knows only then
 
-from relaxcomm.errors import CommunicationError, ConfigError
+from relaxcomm.errors import CommunicationError, ConfigError, ForgeryError
 from relaxcomm.network import default_group, rendezvous
 from relaxcomm.network.rendezvous import Rendezvous, next_name
 from relaxcomm.network.secret import Secret
-from relaxcomm.network.signed_store import SignedStore, signed
+from relaxcomm.network.signed_store import UNSIGNED, SignedStore, signed
 from relaxcomm.network.store_thread import StoreThread
 from relaxcomm.network.transport import Membership
 
@@ -52,6 +52,23 @@ def test_whoever_comes_first_names_the_place():
         finally:
             dist.destroy_process_group()
     assert len(set(names)) == 1
+
+
+def test_who_has_no_secret_and_names_the_place_first_cannot_have_it_unsigned_or_used_again():
+    names = []
+    dist.init_process_group("fake", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        open_store = dist.distributed_c10d._get_default_store()
+        for number in range(2):
+            open_store.set(f"relaxcomm/0/{rendezvous._digest((0,))}/{number}/{UNSIGNED}name", UNSIGNED)
+            place = Rendezvous.of(None, 60.0, Secret(b"a" * 32))
+            place.store.underlying_store.set(f"{place.name}/key", "forged")
+            with pytest.raises(ForgeryError):
+                place.store.get(f"{place.name}/key")
+            names.append(place.name)
+    finally:
+        dist.destroy_process_group()
+    assert names[0] != names[1]
 
 
 def test_a_default_group_that_was_given_up_is_made_with_who_comes_late(monkeypatch):
