@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -82,6 +82,12 @@ class Payload(Primitive):
     role: ClassVar[str] = "payload"
     declares: ClassVar[type[PayloadFacts]] = PayloadFacts
 
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        newest = next(vars(one) for one in cls.__mro__ if {"read", "difference"} & vars(one).keys())
+        if "difference" not in newest:  # that of a base would take the place of this read
+            cls.difference = Payload.difference  # type: ignore[method-assign]
+
     @property
     @abstractmethod
     def facts(self) -> PayloadFacts:
@@ -122,7 +128,7 @@ class Payload(Primitive):
 
     def difference(self, cx: Context, bucket: Bucket, state: State) -> Difference | None:
         """What `read` would write where that is a difference alone, for a compressor that makes it in the
-        pass in which it looks at the entries; else None."""
+        pass in which it looks at the entries; else None, as of a class with a `read` of its own."""
         return None
 
     def base(self, cx: Context, bucket: Bucket, state: State) -> Tensor | None:

@@ -52,9 +52,6 @@ class controlled_deltas(deltas):
     def init(self, bucket):
         return {**super().init(bucket), **{name: bucket.zeros() for name in ("mine", "all", "path")}}
 
-    def difference(self, cx, bucket, state):
-        return None
-
     def before_step(self, cx, bucket, state):
         correction = (state["all"] - state["mine"]) * (cx.gradient_scale or 1.0)
         for item, view in zip(bucket.items, bucket.views(correction), strict=True):

@@ -27,9 +27,6 @@ class weighted_deltas(deltas):
 
     facts = replace(deltas().facts, extra_entries=1)
 
-    def difference(self, cx, bucket, state):
-        return None
-
     def measure(self, cx, bucket, state):
         return super().read(cx, bucket, state, bucket.empty()).double().square().sum().view(1)
 
