@@ -68,6 +68,6 @@ class ef21(Memory):
         assert sent is not None
         state[_ESTIMATE] = state[_ESTIMATE] + as_dense(sent, tensor)
         state[_MEAN] = torch.add(state[_MEAN], change)
-        mean = state[_MEAN]  # which the engine would write into
+        mean = state[_MEAN]  # which a payload may write into
         result = buffer_pool.out_or_empty(mean, mean.dtype, cx.out).copy_(mean)
         return result, state[_ESTIMATE] if keep_sent else None

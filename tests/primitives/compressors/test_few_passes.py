@@ -334,6 +334,15 @@ def test_the_mean_of_estimates_takes_the_memory_of_what_was_sent():
     assert result.tolist() == state["mean_estimate"].tolist() == [3.0, 0.0]
 
 
+def test_the_mean_of_estimates_is_lent_to_nobody():
+    compressor, tensor = ef21(compressor=top_k(density=0.5)), torch.tensor([6.0, 3.0])
+    state = dict(compressor.init(bucket_of(tensor)))
+    coding = compressor.encode_decode(replace(context(0), out=None), tensor, state, keep_sent=False)
+    result, _ = finish(coding, ((0.5, next(coding)),))
+    result.zero_()  # as a payload's finalize may
+    assert state["mean_estimate"].tolist() == [3.0, 0.0]
+
+
 def test_what_scatter_gather_has_received_is_gone_when_means_are_on_their_way():
     cx = replace(context(0), membership=Membership(0, 2), out=None)
     running = scatter_gather().run(cx, torch.tensor([6.0, 3.0]), identity(), {})
